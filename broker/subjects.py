@@ -1,0 +1,211 @@
+"""Every subject, stream, bucket and header name, spelled once. Who publishes and who consumes stands with each.
+
+Tokens (request, node, component, app, output, attempt) are `[A-Za-z0-9_-]+`; `token()` refuses anything else, so that
+user data can never address another subject.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+RUNS: Final = "RUNS"
+"""Stream of all facts of all requests."""
+CHUNKS: Final = "CHUNKS"
+"""Stream of all pieces of stream outputs."""
+DRIVE: Final = "DRIVE"
+"""Work queue of durable requests; gateways compete for it."""
+UPLOADS: Final = "UPLOADS"
+"""Spool of uploaded bytes, content-addressed."""
+DLQ: Final = "DLQ"
+"""Dead letters, kept 7 days."""
+DISPATCH: Final = "dispatch"
+"""Durable consumer of RUNS, shared by all dispatchers."""
+SEEN: Final = "seen"
+"""First token of what RUNS and CHUNKS republish once it is stored."""
+
+APPS: Final = "apps"
+"""KV bucket: `<app>` the current record, `<app>.<version>` each version. Gateways write and read."""
+COMPONENTS: Final = "components"
+"""KV bucket: one record per component. Gateways write (deploy), operator, supervisors and workers read."""
+WORKERS: Final = "workers"
+"""KV bucket with TTL: `<component>.<worker>` heartbeats. Workers write; status reads."""
+LOCKS: Final = "locks"
+"""KV bucket with TTL: `operator`."""
+
+MSG_ID: Final = "Nats-Msg-Id"
+EXPECTED_LAST_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
+TTL: Final = "Nats-TTL"
+TRACEPARENT: Final = "traceparent"
+DEADLINE: Final = "Cornstalk-Deadline"
+LANE: Final = "Cornstalk-Lane"
+TENANT: Final = "Cornstalk-Tenant"
+
+LANES: Final = ("interactive", "batch")
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+
+
+def token(text: str) -> str:
+    """`text` itself if it may stand between two dots; raises ValueError else."""
+    if not _TOKEN.match(text):
+        raise ValueError(f"not a subject token: {text[:40]!r} (letters, digits, '-' and '_', at most 128)")
+    return text
+
+
+def accepted(request: str) -> str:
+    """Gateway -> dispatcher, gateways."""
+    return f"run.{request}.accepted"
+
+
+def graph(request: str, index: int) -> str:
+    """Driver -> dispatcher, drivers."""
+    return f"run.{request}.graph.{index}"
+
+
+def end(request: str, node: str, gen: int) -> str:
+    """Worker or dispatcher -> dispatcher, driver. One subject for every outcome, so that the fence holds."""
+    return f"run.{request}.node.{node}.{gen}.end"
+
+
+def first(request: str, node: str, gen: int, output: str) -> str:
+    """Worker -> dispatcher, driver."""
+    return f"run.{request}.node.{node}.{gen}.first.{output}"
+
+
+def attempt(request: str, node: str, gen: int, attempt_id: str) -> str:
+    """Worker -> workers: a suspect is about to start."""
+    return f"run.{request}.node.{node}.{gen}.try.{attempt_id}"
+
+
+def attempts(request: str, node: str, gen: int) -> str:
+    """Filter of all try marks of one generation."""
+    return f"run.{request}.node.{node}.{gen}.try.*"
+
+
+def cancel(request: str) -> str:
+    """Gateway -> dispatcher, driver, workers."""
+    return f"run.{request}.cancel"
+
+
+def finish(request: str) -> str:
+    """Driver or dispatcher -> gateways, dispatcher. Stays as tombstone after the purge."""
+    return f"run.{request}.end"
+
+
+def facts_of(request: str) -> str:
+    """Filter of all facts of a request."""
+    return f"run.{request}.>"
+
+
+def purgeable(request: str) -> tuple[str, str]:
+    """Filters in RUNS that a purge removes: all but cancel and the tombstone `run.<r>.end`."""
+    return f"run.{request}.*.>", f"run.{request}.accepted"
+
+
+ALL_FACTS: Final = "run.>"
+ALL_ACCEPTED: Final = "run.*.accepted"
+ALL_CHUNKS: Final = "chunk.>"
+
+
+def chunk(request: str, node: str, gen: int, output: str) -> str:
+    """Worker -> readers (gateways, workers with stream inputs)."""
+    return f"chunk.{request}.{node}.{gen}.{output}"
+
+
+def chunks_of(request: str) -> str:
+    """Filter of all chunks of a request."""
+    return f"chunk.{request}.>"
+
+
+def seen(subject: str) -> str:
+    """Where a stored message of `subject` is republished: a wake-up, never the truth."""
+    return f"{SEEN}.{subject}"
+
+
+def work_stream(component: str) -> str:
+    return f"WORK_{component}"
+
+
+def work(component: str, lane: str) -> str:
+    """Driver or dispatcher -> workers of the component."""
+    return f"work.{component}.{lane}"
+
+
+def work_of(component: str) -> str:
+    """Filter of both lanes of a component."""
+    return f"work.{component}.*"
+
+
+def drive(app: str) -> str:
+    """Gateway -> gateways: a durable request to be driven."""
+    return f"drive.{app}"
+
+
+ALL_DRIVE: Final = "drive.*"
+
+
+def upload(digest: str, part: int) -> str:
+    """Gateway -> workers: part 0 is the manifest, 1.. the bytes."""
+    return f"upload.{digest}.{part}"
+
+
+def upload_parts(digest: str) -> str:
+    return f"upload.{digest}.*"
+
+
+ALL_UPLOADS: Final = "upload.*.*"
+
+
+def dead_letter(component: str, reason: str, request: str, node: str, gen: int) -> str:
+    """Worker -> operators of the system."""
+    return f"dlq.{component}.{reason}.{request}.{node}.{gen}"
+
+
+ALL_DEAD_LETTERS: Final = "dlq.>"
+
+
+def cancel_hint(request: str) -> str:
+    """Gateway -> workers, core: look at the stored cancel now. A hint; the fact is the truth."""
+    return f"ctl.cancel.{request}"
+
+
+ALL_CANCEL_HINTS: Final = "ctl.cancel.*"
+
+
+def release_hint(host: str) -> str:
+    """Dispatcher -> the sidecar of a host, core: blocks nobody needs any more. A hint; their TTL is the truth."""
+    return f"ctl.release.{host}"
+
+
+DISPATCH_BEAT: Final = "ctl.dispatch.beat"
+"""Dispatchers -> dispatchers, core: the active one is alive (soft leader, for speed only)."""
+SIDECAR_SHARE: Final = "ctl.sidecar.share"
+"""Sidecars -> gateways, core: free share of their arenas, for admission."""
+
+
+class RunKey(NamedTuple):
+    """A subject under `run.`, taken apart."""
+
+    request: str
+    kind: str  # accepted | graph | first | try | node-end | cancel | end
+    node: str = ""
+    gen: int = 0
+    rest: str = ""  # pass index, output or attempt
+
+
+def parse_run(subject: str) -> RunKey:
+    """Inverse of the functions above, with or without `seen.`. Raises ValueError for any other subject."""
+    parts = subject.split(".")
+    if parts[0] == SEEN:
+        del parts[0]
+    match parts:
+        case ["run", request, ("accepted" | "cancel" | "end") as kind]:
+            return RunKey(request, kind)
+        case ["run", request, "graph", index]:
+            return RunKey(request, "graph", rest=index)
+        case ["run", request, "node", node, gen, "end"]:
+            return RunKey(request, "node-end", node, int(gen))
+        case ["run", request, "node", node, gen, ("first" | "try") as kind, rest]:
+            return RunKey(request, kind, node, int(gen), rest)
+    raise ValueError(f"not a fact of a request: {subject!r}")

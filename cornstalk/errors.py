@@ -1,0 +1,168 @@
+"""All errors of Cornstalk but those of broker and sidecar, which stand alone.
+
+    CornstalkError
+    ├── BadInput (4xx)         the caller's mistake; `field` names where
+    │   ├── UnknownApp, UnknownRequest
+    │   ├── TooLarge
+    │   └── UnsupportedMedia
+    ├── Refused (429, 503)     try again after `retry_after` seconds
+    ├── RequestFailed          a request ended failed, cancelled or expired
+    ├── TaskError              a unit task failed; raised at its call, so user code may catch it
+    ├── EngineError            an engine could not do one item
+    ├── AppError               an app cannot be loaded or deployed
+    ├── SetupError             this machine lacks something; says what to do
+    └── RecordError            ends a request whatever user code catches
+        ├── NondeterministicInvoke
+        ├── StaleResult
+        ├── TooManyCalls
+        └── NotBuilt
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cornstalk.messages import Error
+
+
+class CornstalkError(Exception):
+    """Base. `code` is stable and machine-readable; `status` is the HTTP status a gateway answers with."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def to_message(self) -> Error:
+        """The form in which the cause travels to the client."""
+        return Error(code=self.code, message=str(self), retryable=self.retryable)
+
+
+class BadInput(CornstalkError):
+    """Raised when a request cannot be meant: wrong type, unknown field, empty or broken file."""
+
+    code = "bad_input"
+    status = 422
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+
+
+class UnknownApp(BadInput):
+    """Raised when no app of that name is deployed."""
+
+    code = "unknown_app"
+    status = 404
+
+
+class UnknownRequest(BadInput):
+    """Raised when no request of that id is stored (never accepted, or purged)."""
+
+    code = "unknown_request"
+    status = 404
+
+
+class TooLarge(BadInput):
+    """Raised when an input is over a stated limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class UnsupportedMedia(BadInput):
+    """Raised when the bytes of an upload are not of a kind the field takes."""
+
+    code = "unsupported_media"
+    status = 415
+
+
+class Refused(CornstalkError):
+    """Raised by admission: the system is full. Nothing was stored."""
+
+    code = "overloaded"
+    status = 429
+    retryable = True
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RequestFailed(CornstalkError):
+    """Raised to who waits for a request that ended failed, cancelled or expired."""
+
+    code = "request_failed"
+
+    def __init__(self, request: str, status_word: str, error: Error | None) -> None:
+        super().__init__(f"request {request} {status_word}" + (f": {error.message}" if error else ""))
+        self.request, self.status_word, self.error = request, status_word, error
+
+
+class TaskError(CornstalkError):
+    """Raised at the call of a unit task that failed, so that `try/except` round the call works."""
+
+    code = "task_failed"
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(f"{error.node or error.component}: {error.message}")
+        self.error = error
+
+    def to_message(self) -> Error:
+        return self.error
+
+
+class EngineError(CornstalkError):
+    """Raised by an engine that cannot do one item. `transient` = may pass: tried again with growing delay."""
+
+    code = "engine_failed"
+
+    def __init__(self, message: str, code: str = "engine_failed", transient: bool = False) -> None:
+        super().__init__(message)
+        self.engine_code, self.transient = code, transient
+
+    def to_message(self) -> Error:
+        return Error(code=self.engine_code, message=str(self), retryable=self.transient)
+
+
+class AppError(CornstalkError):
+    """Raised when an app file cannot be deployed or loaded; says which line."""
+
+    code = "bad_app"
+    status = 422
+
+
+class SetupError(CornstalkError):
+    """Raised when this machine lacks a program, package or model; the message names the next command."""
+
+    code = "setup"
+    status = 503
+
+
+class RecordError(CornstalkError):
+    """Base of the errors that end a request whatever the user's code catches."""
+
+    code = "record_error"
+
+
+class NondeterministicInvoke(RecordError):
+    """Raised when two passes made different calls and no earlier result was new."""
+
+    code = "nondeterministic_invoke"
+
+
+class StaleResult(RecordError):
+    """Raised when a result of another pass or request was used: it was kept outside `invoke`."""
+
+    code = "stale_result"
+
+
+class TooManyCalls(RecordError):
+    """Raised over `max_calls` calls of a composite request, or 4,096 nodes of a request."""
+
+    code = "too_many_calls"
+
+
+class NotBuilt(RecordError):
+    """Raised by what a later release brings."""
+
+    code = "not_built"
