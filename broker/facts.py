@@ -1,0 +1,197 @@
+"""The facts of requests in RUNS: put if absent, read at once, watched as a wake-up, purged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Self
+
+from msgspec import Struct
+
+from broker import subjects
+from broker.connection import Broker, Subscription
+from broker.errors import Conflict, DeadlineExceeded, ReadTimeout, RequestEnded
+from broker.reads import Stored, TooManySubjects, last_stored, multi_last, pages, stored_at
+from broker.requests import Message
+from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE, RUNS
+
+__all__ = ["Facts", "Log", "Put", "Stored", "Watch"]
+
+_ABSENT: Final = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+
+REPEAT: Final = 0.02
+"""Seconds until a read that lacks what it must contain is repeated."""
+
+
+class Put(Struct, frozen=True):
+    """What is stored after a put: mine if `won`, else another's."""
+
+    won: bool
+    seq: int
+    data: bytes
+
+
+class Log(Struct, frozen=True):
+    """A prefix of a request's facts, ascending by sequence: all that were stored up to `upto` and not purged."""
+
+    messages: list[Stored]
+    upto: int
+
+
+class Facts:
+    """All access to RUNS. Stateless but for its connection: any number of them, in any process."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def start(self) -> Self:
+        """Nothing to set up yet; callers treat it as if there were."""
+        return self
+
+    async def close(self) -> None:
+        """The connection is its owner's to close."""
+
+    async def put(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        deadline: float,
+        mine: Callable[[bytes], bool] | None = None,
+        unless: str | None = None,
+        ttl: float,
+        headers: dict[str, str] | None = None,
+    ) -> Put:
+        """Stores a fact if its subject has none; else says which one is there. Exactly one writer wins, for ever.
+
+        A put that was stored but not confirmed is recognised as won: equal bytes, or `mine(stored)`. When the subject
+        turns out empty again it is tried again, unless a message is stored at `unless` (run.<r>.end): RequestEnded.
+        `deadline` in Unix seconds, `ttl` in seconds. Raises also what `Broker.publish_stored` raises, but no Conflict.
+        """
+        while True:
+            try:
+                stored = await self._broker.publish_stored(
+                    subject, data, deadline=deadline, headers={**_ABSENT, **(headers or {})}, ttl=ttl
+                )
+                return Put(True, stored.seq, data)
+            except Conflict:
+                there = await self._read_until(subject, deadline)
+            if there is not None:
+                won = there.data == data or (mine is not None and mine(there.data))
+                return Put(won, there.seq, there.data)
+            if unless is not None and await self._read_until(unless, deadline) is not None:
+                raise RequestEnded(f"{subject.split('.', 1)[0]}: the request has ended")
+            await asyncio.sleep(REPEAT)
+
+    async def last(self, subject: str) -> Stored | None:
+        """What is stored at a subject, never stale. Raises ReadTimeout."""
+        return await last_stored(self._broker, RUNS, subject)
+
+    async def read(self, request: str, *, containing: int = 0, timeout: float = 2.0) -> Log:
+        """The facts of a request: a prefix that reaches to sequence `containing` at least.
+
+        Repeated until it does, so that a lagging replica is never believed. Raises ReadTimeout.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise ReadTimeout(f"no read reached sequence {containing} in time")
+            try:
+                log = await self._read_once(request, left)
+                if log.upto >= containing or await self._is_gone(request, containing):
+                    return log
+            except ReadTimeout:
+                if not self._broker.connected:
+                    await self._await_connection(end)
+            await asyncio.sleep(min(REPEAT, max(0.0, end - time.monotonic())))
+
+    async def count(self, filter_subject: str) -> int:
+        """How many subjects that match hold a fact, as the leader sees it. Raises ReadTimeout."""
+        info = await self._broker.api(f"STREAM.INFO.{RUNS}", {"subjects_filter": filter_subject})
+        return len(info["state"].get("subjects") or {})
+
+    def watch(self, request: str, wake: Callable[[], None]) -> Watch:
+        """A wake-up for whatever is stored of a request: `async with facts.watch(...)`."""
+        return Watch(self._broker, subjects.seen(subjects.facts_of(request)), wake)
+
+    async def purge(self, request: str) -> None:
+        """Removes a finished request but its `end` (the tombstone) and `cancel`. Idempotent. Raises ReadTimeout."""
+        for filter_subject in subjects.purgeable(request):
+            await self._broker.api(f"STREAM.PURGE.{RUNS}", {"filter": filter_subject})
+        await self._broker.api(f"STREAM.PURGE.{subjects.CHUNKS}", {"filter": subjects.chunks_of(request)})
+
+    async def accepted(self) -> AsyncIterator[Stored]:
+        """The `accepted` of every request that is stored, oldest first. Raises ReadTimeout."""
+        async for stored in pages(self._broker, RUNS, subjects.ALL_ACCEPTED):
+            yield stored
+
+    async def _read_once(self, request: str, timeout: float) -> Log:
+        filter_subject = subjects.facts_of(request)
+        try:
+            messages, upto = await multi_last(self._broker, RUNS, filter_subject, timeout=timeout)
+        except TooManySubjects:
+            messages = [message async for message in pages(self._broker, RUNS, filter_subject, timeout=timeout)]
+            upto = messages[-1].seq if messages else 0
+        return Log(messages, upto)
+
+    async def _is_gone(self, request: str, seq: int) -> bool:
+        """Whether the leader no longer has this fact of the request: then no read will ever contain it."""
+        stored = await stored_at(self._broker, RUNS, seq)
+        return stored is None or not stored.subject.startswith(f"run.{request}.")
+
+    async def _read_until(self, subject: str, deadline: float) -> Stored | None:
+        while True:
+            try:
+                return await self.last(subject)
+            except ReadTimeout:
+                if time.time() >= deadline:
+                    raise DeadlineExceeded("the stored fact could not be read before the deadline") from None
+                await self._broker.wait_connected(deadline)
+                await asyncio.sleep(REPEAT)
+
+    async def _await_connection(self, end: float) -> None:
+        try:
+            await self._broker.wait_connected(time.time() + end - time.monotonic())
+        except DeadlineExceeded:
+            raise ReadTimeout("NATS is away") from None
+
+
+class Watch:
+    """Calls `wake` when something may have been stored: at each republished message, after a loss, a reconnect.
+
+    A wake-up without guarantee: whoever is woken reads. `wake` must be quick and must not raise.
+    """
+
+    def __init__(self, broker: Broker, subject: str, wake: Callable[[], None]) -> None:
+        self._broker = broker
+        self._subject = subject
+        self._wake = wake
+        self._subscription: Subscription | None = None
+        self._remove: Callable[[], None] | None = None
+
+    async def start(self) -> Self:
+        """From here nothing is stored unnoticed while the connection holds; what is stored already must be read."""
+        self._remove = self._broker.on_reconnect(self._on_reconnect)
+        self._subscription = await self._broker.subscribe_core(self._subject, self._on_message, on_lost=self._wake)
+        return self
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._remove is not None:
+            self._remove()
+        if self._subscription is not None:
+            await self._subscription.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _on_message(self, message: Message) -> None:
+        self._wake()
+
+    async def _on_reconnect(self) -> None:
+        self._wake()
