@@ -163,10 +163,10 @@ def _inputs(state: State, request: str, node: Node) -> dict[str, Any]:
 def releasable(state: State, trigger: Fact) -> list[Release]:
     """The tensors that nobody can need any more because of the trigger. A hint: saying it twice does no harm.
 
-    A node's generations are released once every consumer has ended or is cut and no pass can add another consumer, or
-    once the node itself is cut. A response holds no tensors, but its streams may: a node with a stream output, and one
-    without consumers, wait for the end of the request. A regenerated consumer whose inputs were released finds them
-    gone, and lineage makes them again.
+    A node's generations are released once every consumer has ended (also a cut one: it may be running, and would
+    report a loss) and no pass can add another consumer, or once the node itself is cut. A response holds no tensors,
+    but its streams may: a node with a stream output, and one without consumers, wait for the end of the request. A
+    regenerated consumer whose inputs were released finds them gone, and lineage makes them again.
     """
     if state.finish is not None or state.accepted is None:
         late = isinstance(trigger, Finish) or (isinstance(trigger, End) and trigger.outcome == "done")
@@ -201,4 +201,4 @@ def _unneeded(state: State, token: str) -> bool:
     consumers = state.consumers.get(token)
     if not state.closed or not consumers or "stream" in node.outputs.values():
         return False
-    return all(c in state.cuts or state.current_end(c) is not None for c in consumers)
+    return all(state.current_end(c) is not None for c in consumers)

@@ -141,7 +141,8 @@ def test_nothing_is_sent_before_accepted_or_after_the_end() -> None:
 
 def test_a_cancel_ends_the_request_at_any_fact_also_before_its_graph() -> None:
     cancel = Cancel(reason="client gone")
-    for facts in ([ACCEPTED, cancel], [cancel, ACCEPTED], [ACCEPTED, graph(node("a")), cancel, done("a")]):
+    logs: list[list[Fact]] = [[ACCEPTED, cancel], [cancel, ACCEPTED], [ACCEPTED, graph(node("a")), cancel, done("a")]]
+    for facts in logs:
         (finish,) = decide(fold(facts), facts[-1])
         assert isinstance(finish, Finish)
         assert finish.status == "cancelled"
