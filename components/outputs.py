@@ -1,0 +1,153 @@
+"""Outputs of one attempt: stream pieces appended, tensors committed, and what End says of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from broker.chunks import ChunkWriter, Coalescer
+from broker.connection import Broker
+from broker.crash import crash_at
+from broker.facts import Facts
+from broker.lifetimes import BLOCK_GRACE, fact_ttl
+from broker.subjects import chunk as chunk_subject
+from broker.subjects import finish
+from broker.subjects import first as first_subject
+from components.engine import Block, Piece
+from cornstalk.errors import EngineError
+from cornstalk.messages import First, Ref, WorkItem, encode
+from cornstalk.task import UnitTask
+from cornstalk.values import check_outputs
+from sidecar.client import Owner, SidecarClient
+from sidecar.errors import SidecarDown
+
+log = logging.getLogger(__name__)
+
+SPACE_WAIT: Final = 10.0
+"""Seconds to wait for arena space before the item is handed back with delay."""
+
+
+class Outputs:
+    """What an attempt has put out so far. Chunks and committed tensors survive the attempt; nothing else does.
+
+    `prior` holds what earlier attempts stored of each stream. A tensor of a dead attempt stays leased to nobody and goes
+    when the request is released.
+    """
+
+    def __init__(
+        self, broker: Broker, facts: Facts, sidecar: SidecarClient, task: UnitTask, item: WorkItem, attempt: str
+    ) -> None:
+        self._broker, self._facts, self._sidecar = broker, facts, sidecar
+        self._item, self._attempt = item, attempt
+        self.owner = Owner(item.request, item.node, item.gen, attempt)
+        self._kinds = item.outputs
+        self._task = task
+        self._writers: dict[str, ChunkWriter] = {}
+        self._streams: dict[str, Coalescer] = {}
+        self._firsts: dict[str, asyncio.Task[None]] = {}
+        self._refs: dict[str, Ref] = {}
+        self.prior: dict[str, list[Piece]] = {}
+        self.first_at = 0.0
+        self._committed = False
+
+    async def open(self, redelivered: bool) -> None:
+        """Opens a writer for each stream output; takes over from an earlier attempt if there was one."""
+        item = self._item
+        for output in (o for o, kind in self._kinds.items() if kind == "stream"):
+            subject = chunk_subject(item.request, item.node, item.gen, output)
+            writer = self._writers[output] = await ChunkWriter.open(
+                self._broker,
+                subject,
+                self._attempt,
+                ttl=fact_ttl(item.deadline),
+                deadline=item.deadline,
+                fresh=not redelivered,
+            )
+            self.prior[output] = list(writer.prior)
+            self._streams[output] = Coalescer(writer, stored=lambda o=output: self._stored(o))  # type: ignore[misc]
+            if writer.prior:
+                self._stored(output)
+
+    async def emit(self, output: str, piece: Piece) -> None:
+        stream = self._streams.get(output)
+        if stream is None:
+            raise EngineError(f"{output!r} is no stream output; streams are {', '.join(self._streams)}", code="bad_engine")
+        await stream.add(piece)
+
+    async def tensor(self, output: str, array: Any) -> None:
+        self._expect_tensor(output)
+        self._refs[output] = await self._sidecar.put_copy(
+            self.owner, output, 0, array, expires=self._item.deadline + BLOCK_GRACE, wait=SPACE_WAIT
+        )
+
+    @asynccontextmanager
+    async def reserve(self, output: str, shape: tuple[int, ...], dtype: str) -> AsyncIterator[Block]:
+        self._expect_tensor(output)
+        async with self._sidecar.put(
+            self.owner, output, 0, shape, dtype, expires=self._item.deadline + BLOCK_GRACE, wait=SPACE_WAIT
+        ) as block:
+            yield block
+        self._refs[output] = block.ref
+
+    async def commit(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Flushes the streams and gives the outputs as End stores them. Raises EngineError if one is missing or wrong."""
+        outputs: dict[str, Any] = check_outputs(self._task, values) | self._refs
+        for output, stream in self._streams.items():
+            await stream.close()
+            outputs[output] = self._writers[output].n
+            crash_at("worker.flushed")
+        for task in self._firsts.values():
+            await task
+        if missing := self._kinds.keys() - outputs.keys():
+            raise EngineError(f"the engine gave no {', '.join(sorted(missing))}", code="bad_engine")
+        self._committed = True
+        return outputs
+
+    async def close(self) -> None:
+        """Ends background work; an attempt that did not commit stores nothing more and gives its blocks back."""
+        if self._committed:
+            return
+        for stream in self._streams.values():
+            await stream.abort()
+        for task in self._firsts.values():
+            task.cancel()
+        await asyncio.gather(*self._firsts.values(), return_exceptions=True)
+        if self._refs:
+            await self.drop()
+
+    async def drop(self) -> None:
+        """Frees the blocks of this attempt: it lost the fence, or nobody waits for it."""
+        try:
+            await self._sidecar.drop(self.owner)
+        except SidecarDown:
+            log.info("blocks of %s went down with the sidecar", self.owner)
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(ref.nbytes for ref in self._refs.values())
+
+    def _expect_tensor(self, output: str) -> None:
+        if self._kinds.get(output) != "tensor":
+            raise EngineError(f"{output!r} is no tensor output of this task", code="bad_engine")
+
+    def _stored(self, output: str) -> None:
+        if output not in self._firsts:
+            self.first_at = self.first_at or time.time()
+            self._firsts[output] = asyncio.create_task(self._put_first(output))
+
+    async def _put_first(self, output: str) -> None:
+        crash_at("worker.chunk")
+        item = self._item
+        mark = First(node=item.node, gen=item.gen, attempt=self._attempt, output=output)
+        await self._facts.put(
+            first_subject(item.request, item.node, item.gen, output),
+            encode(mark),
+            deadline=item.deadline,
+            unless=finish(item.request),
+            ttl=fact_ttl(item.deadline),
+        )
+        crash_at("worker.first")

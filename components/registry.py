@@ -1,0 +1,35 @@
+"""Which engine runs a task. Third parties add theirs by the entry point group `cornstalk.engines`.
+
+An entry point is named by the task's path ("package.module:Task") and points to the engine class.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Final
+
+from components.engine import Engine
+from cornstalk.errors import SetupError
+from cornstalk.task import UnitTask
+
+GROUP: Final = "cornstalk.engines"
+BUILT_IN: Final = {
+    "cornstalk.tasks.null:Null": "components.null:NullEngine",
+    "cornstalk.tasks.null:NullTensor": "components.null:NullEngine",
+    "cornstalk.tasks.null:NullStream": "components.null:NullEngine",
+}
+
+
+def engine_for(task: UnitTask) -> Engine:
+    """A fresh engine for the task. Raises SetupError when none is known, or its package is missing."""
+    path = task.task_path
+    target = BUILT_IN.get(path) or next((e.value for e in entry_points(group=GROUP) if e.name == path), None)
+    if target is None:
+        raise SetupError(f"no engine for {path}: known are {', '.join(sorted(BUILT_IN))}, and entry points in {GROUP!r}")
+    module, _, name = target.partition(":")
+    try:
+        engine: Engine = getattr(importlib.import_module(module), name)(task)
+    except ImportError as error:
+        raise SetupError(f"the engine of {path} needs {error.name}: pip install 'cornstalk[models]'") from error
+    return engine

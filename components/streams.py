@@ -1,0 +1,104 @@
+"""Stream inputs: pieces of a stream that another worker writes, or wrote, in stored order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, Final
+
+from broker.chunks import ChunkReader
+from broker.connection import Broker, Subscription
+from broker.facts import Facts
+from broker.subjects import chunk as chunk_subject
+from broker.subjects import end as end_subject
+from broker.subjects import seen
+from components.engine import Piece
+from cornstalk.errors import EngineError
+from cornstalk.messages import End, StreamRef, decode
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between looks for the producer's End; the republished message is only a wake-up."""
+
+
+class ProducerLost(Exception):
+    """Raised to a reader whose producer ended `lost`: the reader ends lost as well, and both run again."""
+
+    def __init__(self, node: str, gen: int) -> None:
+        super().__init__(f"the producer of the stream, {node} generation {gen}, was lost")
+        self.node, self.gen = node, gen
+
+
+class WholeStream:
+    """A stream input whose value is known: one piece, or none if it is empty."""
+
+    def __init__(self, value: Piece) -> None:
+        self._value = value
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        if self._value:
+            yield self._value
+
+
+class StreamOf:
+    """A running or finished stream of another node, to its producer's End. Holds no state that a crash could lose.
+
+    Takeovers by a new attempt of the producer are not seen here: it goes on after the stored prefix.
+    """
+
+    def __init__(self, broker: Broker, facts: Facts, ref: StreamRef, deadline: float) -> None:
+        self._broker, self._facts, self._ref = broker, facts, ref
+        self._end_subject = end_subject(ref.request, ref.node, ref.gen)
+        self._reader = ChunkReader(broker, chunk_subject(ref.request, ref.node, ref.gen, ref.output), deadline=deadline)
+        self._woken = asyncio.Event()
+        self._hint: Subscription | None = None
+        self._look: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> StreamOf:
+        self._hint = await self._broker.subscribe_core(seen(self._end_subject), self._wake)
+        self._look = asyncio.create_task(self._find_end())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._look
+        if self._hint is not None:
+            await self._hint.close()
+        await self._reader.close()
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        async for stored in self._reader:
+            if not stored.chunk.takeover:
+                yield stored.chunk.payload
+        if self._error is not None:
+            raise self._error
+
+    async def whole(self) -> Any:
+        """All pieces added up: str, bytes or list; "" if there is none."""
+        pieces: list[Any] = [piece async for piece in self]
+        if not pieces:
+            return ""
+        return pieces[0][:0].join(pieces) if isinstance(pieces[0], (str, bytes)) else [x for p in pieces for x in p]
+
+    async def _wake(self, _: object) -> None:
+        self._woken.set()
+
+    async def _find_end(self) -> None:
+        while (stored := await self._facts.last(self._end_subject)) is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), LOOK_EVERY)
+            self._woken.clear()
+        end = decode(End, stored.data)
+        if end.outcome == "done":
+            self._reader.set_total(int(end.outputs[self._ref.output]))
+            return
+        cause = end.error.message if end.error else end.outcome
+        self._error = (
+            ProducerLost(end.node, end.gen)
+            if end.outcome == "lost"
+            else EngineError(f"the stream it reads ended early: {cause}", code="input_failed")
+        )
+        await self._reader.close()

@@ -1,0 +1,63 @@
+"""Redelivered items: look first, and count starts, not deliveries (design rule 6, notes/dispatch.md section 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from broker.connection import Broker
+from broker.facts import Facts
+from broker.lifetimes import fact_ttl
+from broker.subjects import attempt as try_subject
+from broker.subjects import attempts, dead_letter, finish
+from broker.subjects import end as end_subject
+from cornstalk.messages import Try, WorkItem, encode
+
+log = logging.getLogger(__name__)
+
+MARKS: Final = 3
+"""Starts that a suspect may survive nobody; one more delivery condemns it."""
+
+
+class Suspects:
+    """A crash takes all items of a worker with it. Only the one that starts again and again is poison.
+
+    The marks are stored facts and survive every crash; the lock that runs suspects one at a time need not.
+    """
+
+    def __init__(self, broker: Broker, facts: Facts) -> None:
+        self._broker, self._facts = broker, facts
+        self._alone = asyncio.Lock()
+
+    async def is_over(self, item: WorkItem) -> bool:
+        """Has this generation, or the whole request, ended already?"""
+        for subject in (end_subject(item.request, item.node, item.gen), finish(item.request)):
+            if await self._facts.last(subject) is not None:
+                return True
+        return False
+
+    @asynccontextmanager
+    async def alone(self, item: WorkItem, attempt: str) -> AsyncIterator[bool]:
+        """One suspect at a time, with a mark stored before its start. False = condemned: it has MARKS of them."""
+        async with self._alone:
+            if await self._facts.count(attempts(item.request, item.node, item.gen)) >= MARKS:
+                yield False
+                return
+            mark = Try(node=item.node, gen=item.gen, attempt=attempt)
+            await self._facts.put(
+                try_subject(item.request, item.node, item.gen, attempt),
+                encode(mark),
+                deadline=item.deadline,
+                unless=finish(item.request),
+                ttl=fact_ttl(item.deadline),
+            )
+            yield True
+
+    async def bury(self, item: WorkItem, reason: str, body: bytes) -> None:
+        """Stores the dead letter, once."""
+        subject = dead_letter(item.component, reason, item.request, item.node, item.gen)
+        await self._broker.publish_stored(subject, body, deadline=item.deadline, msg_id=subject)
+        log.warning("dead letter: %s", subject)
