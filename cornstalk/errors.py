@@ -99,13 +99,16 @@ class RequestFailed(CornstalkError):
 
 
 class TaskError(CornstalkError):
-    """Raised at the call of a unit task that failed, so that `try/except` round the call works."""
+    """Raised at the call of a unit task that failed, so that `try/except` round the call works.
+
+    `call` is the node's readable id ("topic#0/small#1"); `error.node` its token.
+    """
 
     code = "task_failed"
 
-    def __init__(self, error: Error) -> None:
-        super().__init__(f"{error.node or error.component}: {error.message}")
-        self.error = error
+    def __init__(self, error: Error, call: str = "") -> None:
+        super().__init__(f"{call or error.node or error.component}: {error.message}")
+        self.error, self.call = error, call
 
     def to_message(self) -> Error:
         return self.error

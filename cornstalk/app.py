@@ -1,0 +1,120 @@
+"""Apps: a name and the task that answers. An app file is Python that defines `app = App("name", Task())`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import linecache
+import re
+import sys
+import traceback
+import types
+from typing import Any, Final, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from cornstalk.errors import AppError, BadInput, NotBuilt
+from cornstalk.record import pending_result
+from cornstalk.task import CompositeTask, UnitTask
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
+
+
+class App:
+    """One app. Raises AppError when it cannot serve: wrong name, no typed request or response, no composite task."""
+
+    def __init__(self, name: str, task: CompositeTask) -> None:
+        if not _NAME.match(name):
+            raise AppError(f"app name {name[:64]!r}: lower-case letters, digits, '-' and '_', at most 64")
+        if inspect.iscoroutinefunction(task):
+            raise NotBuilt(f"app {name!r}: `async def serve` is not built yet; give App a CompositeTask")
+        if not isinstance(task, CompositeTask):
+            raise AppError(f"app {name!r}: the second argument is a CompositeTask, got {type(task).__name__}")
+        self.name, self.task = name, task
+        self.version = ""
+        """12 hex digits of its source; empty outside `load_app`."""
+        self.request_model, self.response_model = _models(name, task)
+
+    def components(self) -> dict[str, UnitTask]:
+        """Component id -> task, of everything the app may call."""
+        return self.task.unit_tasks()
+
+    def request(self, data: Any) -> BaseModel:
+        """The request that a client's data means. Raises BadInput which names the field, also for an unknown one."""
+        try:
+            return self.request_model.model_validate(data, extra="forbid")
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise BadInput(first["msg"], field) from error
+
+
+def _models(name: str, task: CompositeTask) -> tuple[type[BaseModel], type[BaseModel]]:
+    try:
+        for part in (task, *task.named_tasks().values()):
+            if isinstance(part, CompositeTask):
+                pending_result(type(part).invoke)
+        hints = get_type_hints(type(task).invoke, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise AppError(f"app {name!r}: a type of invoke cannot be read: {error}") from error
+    names = list(inspect.signature(task.invoke).parameters)
+    where = f"app {name!r}: {type(task).__name__}.invoke"
+    request = _model(hints.get(names[0]) if len(names) == 1 else None, f"{where} takes one request")
+    return request, _model(hints.get("return"), f"{where} returns a response")
+
+
+def _model(hint: Any, what: str) -> type[BaseModel]:
+    if inspect.isclass(hint) and issubclass(hint, BaseModel):
+        return hint
+    raise AppError(f"{what} that is a pydantic model: say so in its types")
+
+
+def load_app(source: str, name_hint: str = "app") -> App:
+    """Runs the source of an app file in a module of its own and returns its `app`. `name_hint` is its file's name.
+
+    Equal sources have equal versions. Raises AppError with the line.
+    """
+    version = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
+    stem = name_hint.rpartition("/")[2].removesuffix(".py") or "app"
+    filename = f"<app {version}>/{stem}.py"
+    module = types.ModuleType(f"cornstalk_app_{version}")
+    module.__file__ = filename
+    sys.modules[module.__name__] = module  # types in annotations are looked up there
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
+    try:
+        exec(compile(source, filename, "exec"), module.__dict__)
+        app = _found(module, stem)
+    except BaseException as error:
+        del sys.modules[module.__name__], linecache.cache[filename]
+        if isinstance(error, AppError) or not isinstance(error, (Exception, SystemExit)):
+            raise
+        raise AppError(f"{_where(error, filename)}{_what(error)}") from error
+    app.version = version
+    return app
+
+
+def _found(module: types.ModuleType, stem: str) -> App:
+    app = getattr(module, "app", None)
+    if not isinstance(app, App):
+        raise AppError(f'{stem}.py defines no app: it needs a line `app = App("name", Task())`')
+    for task in app.components().values():
+        if type(task).__module__ == module.__name__:
+            raise AppError(
+                f"{stem}.py: unit task {type(task).__name__} is defined in the app file, where no worker can import "
+                "it: put it in a package"
+            )
+    return app
+
+
+def _where(error: BaseException, filename: str) -> str:
+    short = filename.rpartition("/")[2]
+    if isinstance(error, SyntaxError) and error.filename == filename:
+        return f"{short}:{error.lineno}: "
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
+    return f"{short}:{lines[-1]}: " if lines else f"{short}: "
+
+
+def _what(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return error.msg
+    return f"{type(error).__name__}: {error}"
