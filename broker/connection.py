@@ -283,6 +283,13 @@ class Broker:
             raise _refusal(".".join(verb.split(".")[:2]), msgspec.convert(reply["error"], _ApiError))
         return reply
 
+    async def ask(self, subject: str, data: bytes, timeout: float) -> Message:
+        """For readers: the message that answers. Raises ReadTimeout, Disconnected."""
+        try:
+            return await self._requests.ask(subject, data, timeout)
+        except (NoResponders, ConnectionLost) as error:
+            raise ReadTimeout("JetStream does not answer a read") from error
+
     async def ask_many(self, subject: str, data: bytes, timeout: float) -> list[Message]:
         """For readers: all messages that answer, the last one a status. Raises ReadTimeout, Disconnected."""
         try:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from broker import subjects
 from broker.connection import Broker, Subscription
 from broker.errors import Conflict, DeadlineExceeded, ReadTimeout, RequestEnded
-from broker.reads import Stored, TooManySubjects, last_stored, multi_last, pages, stored_at
+from broker.reads import Stored, TooManySubjects, last_stored, last_stored_until, multi_last, pages, stored_at
 from broker.requests import Message
 from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE, RUNS
 
@@ -76,11 +76,11 @@ class Facts:
                 )
                 return Put(True, stored.seq, data)
             except Conflict:
-                there = await self._read_until(subject, deadline)
+                there = await last_stored_until(self._broker, RUNS, subject, deadline)
             if there is not None:
                 won = there.data == data or (mine is not None and mine(there.data))
                 return Put(won, there.seq, there.data)
-            if unless is not None and await self._read_until(unless, deadline) is not None:
+            if unless is not None and await last_stored_until(self._broker, RUNS, unless, deadline) is not None:
                 raise RequestEnded(f"{subject.split('.', 1)[0]}: the request has ended")
             await asyncio.sleep(REPEAT)
 
@@ -140,16 +140,6 @@ class Facts:
         """Whether the leader no longer has this fact of the request: then no read will ever contain it."""
         stored = await stored_at(self._broker, RUNS, seq)
         return stored is None or not stored.subject.startswith(f"run.{request}.")
-
-    async def _read_until(self, subject: str, deadline: float) -> Stored | None:
-        while True:
-            try:
-                return await self.last(subject)
-            except ReadTimeout:
-                if time.time() >= deadline:
-                    raise DeadlineExceeded("the stored fact could not be read before the deadline") from None
-                await self._broker.wait_connected(deadline)
-                await asyncio.sleep(REPEAT)
 
     async def _await_connection(self, end: float) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, Final
@@ -11,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from broker.connection import Broker
-from broker.errors import ReadTimeout, Rejected
+from broker.errors import DeadlineExceeded, ReadTimeout, Rejected
 from broker.requests import STATUS, Message
 
 PAGE: Final = 256
@@ -21,9 +23,9 @@ PAGE_BYTES: Final = 4 << 20
 """A page ends after the message that passes this."""
 
 NO_MESSAGE: Final = 10037
-TOO_MANY: Final = "413"
 
 _STREAM_GET_TIMEOUT: Final = 2.0
+_AGAIN: Final = 0.02
 
 
 class Stored(Struct, frozen=True):
@@ -47,6 +49,18 @@ async def last_stored(
     return await _leader_get(broker, stream, {"last_by_subj": subject}, timeout)
 
 
+async def last_stored_until(broker: Broker, stream: str, subject: str, deadline: float) -> Stored | None:
+    """As `last_stored`, repeated through an outage. Raises DeadlineExceeded at `deadline` (Unix seconds)."""
+    while True:
+        try:
+            return await last_stored(broker, stream, subject)
+        except ReadTimeout:
+            await broker.wait_connected(deadline)
+            if time.time() >= deadline:
+                raise DeadlineExceeded(f"{stream} could not be read before the deadline") from None
+            await asyncio.sleep(_AGAIN)
+
+
 async def stored_at(broker: Broker, stream: str, seq: int, *, timeout: float = _STREAM_GET_TIMEOUT) -> Stored | None:
     """The message with this sequence, read through the leader. Raises ReadTimeout."""
     return await _leader_get(broker, stream, {"seq": seq}, timeout)
@@ -61,6 +75,19 @@ async def _leader_get(broker: Broker, stream: str, body: dict[str, Any], timeout
         raise
     data = base64.b64decode(message.get("data", ""))
     return Stored(message["subject"], message["seq"], data, _unix(message["time"]), _headers(message.get("hdrs", "")))
+
+
+async def direct_last(broker: Broker, stream: str, subject: str, *, timeout: float) -> Stored | None:
+    """The newest message of a subject, maybe not fresh: for what never changes. Raises ReadTimeout."""
+    body = msgspec.json.encode({"last_by_subj": subject})
+    message = await broker.ask(f"$JS.API.DIRECT.GET.{stream}", body, timeout)
+    match _headers_of(message).get(STATUS):
+        case None:
+            return stored_of(message)
+        case "404":
+            return None
+        case code:
+            raise ReadTimeout(f"{stream} answers {code} to a read")
 
 
 async def multi_last(broker: Broker, stream: str, filter_subject: str, *, timeout: float) -> tuple[list[Stored], int]:

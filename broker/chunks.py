@@ -1,0 +1,215 @@
+"""Stream outputs in CHUNKS: one writer at a time, fenced; readers that follow them complete and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final, Self
+
+from msgspec import Struct
+
+from broker import subjects
+from broker.coalescer import Coalescer
+from broker.connection import Broker
+from broker.errors import Conflict, RequestEnded, Superseded
+from broker.reads import Stored, last_stored_until, pages
+from broker.subjects import CHUNKS, EXPECTED_LAST_SUBJECT_SEQUENCE
+from broker.tail import Tail
+from cornstalk.messages import Chunk, decode, encode
+
+__all__ = ["ChunkReader", "ChunkWriter", "Coalescer", "RequestChunks", "StoredChunk"]
+
+_AGAIN: Final = 0.02
+
+
+class StoredChunk(Struct, frozen=True):
+    """A chunk and where it stands: `seq` is its sequence in CHUNKS, by which a client resumes."""
+
+    seq: int
+    node: str
+    gen: int
+    output: str
+    chunk: Chunk
+
+
+class ChunkWriter:
+    """One stream output of one attempt. Each append names the chunk it stands on, so that no two attempts interleave.
+
+    `prior` holds the payloads stored by earlier attempts: a new one goes on after them. `n` counts all payloads.
+    """
+
+    def __init__(self, broker: Broker, subject: str, attempt: str, *, ttl: float, deadline: float) -> None:
+        """For `open`."""
+        self._broker = broker
+        self._subject = subject
+        self._attempt = attempt
+        self._expires = time.time() + ttl
+        self._deadline = deadline
+        self._last = 0
+        self._one_in_flight = asyncio.Lock()
+        self.prior: list[Any] = []
+        self.n = 0
+
+    @classmethod
+    async def open(
+        cls, broker: Broker, subject: str, attempt: str, *, ttl: float, deadline: float, fresh: bool = False
+    ) -> Self:
+        """Reads what is stored, and takes over from another attempt if one has begun.
+
+        `fresh` says that this is a first attempt: nothing is read, and whoever was there all the same is found by the
+        first append (Superseded). `ttl` in seconds is the life of the chunks from now on, `deadline` in Unix seconds.
+        Raises ReadTimeout, and what `append` raises.
+        """
+        writer = cls(broker, subject, attempt, ttl=ttl, deadline=deadline)
+        while not fresh:
+            last = await writer._read_prior()
+            if last is None or last.attempt == attempt:
+                return writer
+            try:
+                await writer._store(Chunk(attempt=attempt, n=writer.n, takeover=True))
+                return writer
+            except Superseded:
+                await asyncio.sleep(_AGAIN)  # the other one is still writing: after its newest chunk then
+        return writer
+
+    async def append(self, payload: Any) -> int:
+        """Stores the next payload (str, bytes, list or Ref); its sequence in CHUNKS. One at a time, others wait.
+
+        Raises Superseded when another attempt took over, RequestEnded when the chunks before were purged, and what
+        `Broker.publish_stored` raises.
+        """
+        async with self._one_in_flight:
+            seq = await self._store(Chunk(attempt=self._attempt, n=self.n, payload=payload))
+            self.n += 1
+            return seq
+
+    async def _read_prior(self) -> Chunk | None:
+        chunk = None
+        self.prior = []
+        async for stored in pages(self._broker, CHUNKS, self._subject):
+            chunk = decode(Chunk, stored.data)
+            self._last = stored.seq
+            if not chunk.takeover:
+                self.prior.append(chunk.payload)
+        self.n = len(self.prior)
+        return chunk
+
+    async def _store(self, chunk: Chunk) -> int:
+        data = encode(chunk)
+        while True:
+            try:
+                confirmed = await self._broker.publish_stored(
+                    self._subject,
+                    data,
+                    deadline=self._deadline,
+                    headers={EXPECTED_LAST_SUBJECT_SEQUENCE: str(self._last)},
+                    ttl=self._expires - time.time(),
+                )
+                self._last = confirmed.seq
+                return confirmed.seq
+            except Conflict:
+                there = await last_stored_until(self._broker, CHUNKS, self._subject, self._deadline)
+                if self._is_stored(data, there):
+                    return self._last
+            await asyncio.sleep(_AGAIN)
+
+    def _is_stored(self, data: bytes, there: Stored | None) -> bool:
+        """Whether the refusal was for our own copy, stored before and not confirmed. Raises if it is for another's."""
+        if there is None:
+            if self._last:
+                raise RequestEnded("the chunks before this one were purged or have expired")
+            return False
+        if there.seq == self._last:
+            return False  # another write was in flight and came to nothing
+        if there.data != data:
+            raise Superseded("another attempt goes on with this output")
+        self._last = there.seq
+        return True
+
+
+class RequestChunks:
+    """Follows all stream outputs of a request: every chunk once, in stored order, takeovers included.
+
+    `after` is the sequence to resume after. Gap-free across restarts and for a slow reader, whose memory stays bounded.
+    Iterate; each step may be cancelled and repeated. Use as a context manager, or call `close`.
+    """
+
+    def __init__(self, broker: Broker, request: str, after: int = 0) -> None:
+        self._tail = Tail(broker, CHUNKS, subjects.chunks_of(request), after)
+
+    def finish(self) -> None:
+        """No more chunks will be stored: the iteration ends after what is stored by now."""
+        self._tail.finish()
+
+    async def close(self) -> None:
+        """Ends the iteration. Idempotent."""
+        await self._tail.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredChunk:
+        stored = await self._tail.next()
+        if stored is None:
+            raise StopAsyncIteration
+        return _stored_chunk(stored)
+
+
+class ChunkReader:
+    """Follows one stream output, as RequestChunks does. Ends with the last payload once `set_total` says how many.
+
+    Raises RequestEnded when the total is known and chunks are missing: they were purged or have expired.
+    """
+
+    def __init__(self, broker: Broker, subject: str, *, after: int = 0) -> None:
+        self._tail = Tail(broker, CHUNKS, subject, after)
+        self._resumed = after > 0
+        self._seen: int | None = None  # payloads up to and with the newest one handed out
+        self._total: int | None = None
+
+    async def set_total(self, total: int) -> None:
+        """The producer's End is stored and says `total` payloads."""
+        self._total = total
+        self._tail.finish()
+
+    async def close(self) -> None:
+        """Ends the iteration. Idempotent."""
+        await self._tail.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredChunk:
+        if self._total is not None and (self._seen or 0) >= self._total:
+            raise StopAsyncIteration
+        stored = await self._tail.next()
+        if stored is None:
+            if self._is_short():
+                raise RequestEnded("chunks of this output were purged or have expired")
+            raise StopAsyncIteration
+        found = _stored_chunk(stored)
+        if not found.chunk.takeover:
+            self._seen = found.chunk.n + 1
+        return found
+
+    def _is_short(self) -> bool:
+        if self._tail.closed or self._total is None or (self._seen is None and self._resumed):
+            return False
+        return (self._seen or 0) < self._total
+
+
+def _stored_chunk(stored: Stored) -> StoredChunk:
+    _, _, node, gen, output = stored.subject.split(".")
+    return StoredChunk(stored.seq, node, int(gen), output, decode(Chunk, stored.data))
