@@ -29,7 +29,7 @@ class NewerVersion(Exception):
 
 
 class Malformed(Exception):
-    """Raised when bytes are no message of the expected kind. `data` holds the first 64 bytes for the log of an operator."""
+    """Raised when bytes are no message of the expected kind. `data` holds the first 64 bytes for an operator's log."""
 
     def __init__(self, kind: str, cause: str, data: bytes) -> None:
         super().__init__(f"not a {kind} message: {cause}")
@@ -54,7 +54,7 @@ class Extension:
         cls.code, cls.names = code, tuple(hints)
         cls._decode = msgspec.msgpack.Decoder(tuple[*hints.values()]).decode  # type: ignore[misc]
         for index, name in enumerate(cls.names):
-            setattr(cls, name, property(lambda self, i=index: self._values[i]))
+            setattr(cls, name, _field(index))
         _EXTENSIONS[code] = cls
 
     def __init__(self, *values: Any, **named: Any) -> None:
@@ -67,13 +67,15 @@ class Extension:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._values == self._values  # type: ignore[attr-defined]
+        return type(other) is type(self) and other._values == self._values
 
     def __hash__(self) -> int:
         return hash((self.code, self._values))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self._values, strict=True))})"
+        return (
+            f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self._values, strict=True))})"
+        )
 
     def __copy__(self) -> Self:
         return self
@@ -87,6 +89,13 @@ class Extension:
 
 
 _EXTENSIONS: dict[int, type[Extension]] = {}
+
+
+def _field(index: int) -> property:
+    def read(self: Extension) -> Any:
+        return self._values[index]
+
+    return property(read)
 
 
 class Edge(Extension, code=1):
