@@ -79,6 +79,18 @@ def programs(draw: st.DrawFn) -> list[Graph]:
     return passes
 
 
+@st.composite
+def fans(draw: st.DrawFn) -> list[Graph]:
+    """One tensor with many readers: several of them may find it gone, or are guesses given up."""
+    source = Node(id="x", token="x", component="c", inputs={"in": [[], "x"]}, outputs={"t": "tensor"})
+    readers = [
+        Node(id=name, token=name, component="c", inputs={"in": [[Edge("x", "t", False)], "x"]}, outputs={"v": "value"})
+        for name in "abcdef"[: draw(st.integers(2, 6))]
+    ]
+    cuts = tuple(r.token for r in readers[1:] if draw(st.booleans()))
+    return [Graph(index=0, nodes=(source, *readers)), Graph(index=1, cuts=cuts, closed=True)]
+
+
 def _with_consumers(cut: set[str], nodes: list[Node]) -> set[str]:
     for node in nodes:
         if any(e.node in cut for e in extensions(node.inputs) if isinstance(e, Edge)):

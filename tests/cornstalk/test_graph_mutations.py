@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from cornstalk import graph
 from cornstalk.graph import Decision, Release, State
 from cornstalk.messages import End, Fact, Graph
-from tests.cornstalk.graph_world import Rules, check, programs
+from tests.cornstalk.graph_world import Rules, check, fans, programs
 
-CASES = st.tuples(programs(), st.integers(0, 2**32), st.sampled_from(["", "crash", "fail", "cancel"]))
+CASES = st.tuples(programs() | fans(), st.integers(0, 2**32), st.sampled_from(["", "crash", "fail", "cancel"]))
 TRIES = settings(
     phases=[Phase.generate], max_examples=3000, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )

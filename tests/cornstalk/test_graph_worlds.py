@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cornstalk.graph import State, fold
 from cornstalk.messages import Graph
-from tests.cornstalk.graph_world import check, programs
+from tests.cornstalk.graph_world import check, fans, programs
 
 SEEDS = st.integers(0, 2**32)
 MODEST = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=250)
@@ -31,13 +31,13 @@ def test_without_faults_each_node_runs_once_and_its_tensors_are_released(passes:
             assert (token, 0) in world.released
 
 
-@given(programs(), SEEDS, st.sampled_from(["crash", "fail", "cancel"]))
+@given(programs() | fans(), SEEDS, st.sampled_from(["crash", "fail", "cancel"]))
 @settings(MODEST, max_examples=900)
 def test_faults(passes: list[Graph], seed: int, faults: str) -> None:
     check(passes, seed, faults)
 
 
-@given(programs(), SEEDS, st.sampled_from(["crash", "fail", "cancel"]))
+@given(programs() | fans(), SEEDS, st.sampled_from(["crash", "fail", "cancel"]))
 @MODEST
 def test_order_and_duplicates_do_not_matter(passes: list[Graph], seed: int, faults: str) -> None:
     world, state = check(passes, seed, faults)
