@@ -1,0 +1,217 @@
+"""Who owns a block and who reads it: the state machine of design section 7. Pure: no clock, no memory, no socket.
+
+    granted --commit--> committed --release, drop, expiry--> released --last lease ends--> free
+       \\--abort, death of its producer--> free
+
+A granted block belongs to a connection, a committed one to (request, node, generation, attempt): it survives its
+producer. Any number of readers may lease a committed block, again after a crash; a lease ends with its connection. A
+released block gives no new lease and is freed when none is open: memory that somebody reads is never given out again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from sidecar.dtypes import nbytes_of
+from sidecar.errors import Denied, Gone, StaleEpoch
+from sidecar.messages import Owner, Tensor
+
+LONGEST: Final = 24 * 3600 + 120.0
+"""Seconds a block may live: a deadline is at most 24 h, and 60 s are added to it."""
+
+
+class Place(NamedTuple):
+    """Memory that came free."""
+
+    arena: int
+    offset: int
+
+
+@dataclass(slots=True)
+class _Block:
+    id: int
+    producer: int
+    place: Place
+    size: int
+    tensor: Tensor | None = None  # None while granted
+    expires: float = 0.0
+    released: bool = False
+    leases: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Peer:
+    blocks: set[int] = field(default_factory=set)
+    leases: dict[int, int] = field(default_factory=dict)  # lease -> block
+
+
+class Book:
+    """All blocks of one life of a daemon. Methods that free memory return the places, each exactly once.
+
+    A peer is a connection, named by a number that is never used again.
+    """
+
+    def __init__(self, host: str, epoch: str) -> None:
+        self.host, self.epoch = host, epoch
+        self.granted_bytes = self.committed_bytes = self.expired = 0
+        self._ids = itertools.count(1)
+        self._blocks: dict[int, _Block] = {}
+        self._at: dict[Place, int] = {}
+        self._peers: dict[int, _Peer] = defaultdict(_Peer)
+        self._of_request: dict[str, set[int]] = defaultdict(set)
+        self._expiry: list[tuple[float, int]] = []
+
+    @property
+    def blocks(self) -> int:
+        """Committed blocks."""
+        return sum(len(blocks) for blocks in self._of_request.values())
+
+    @property
+    def leases(self) -> int:
+        return sum(len(peer.leases) for peer in self._peers.values())
+
+    def grant(self, peer: int, place: Place, size: int) -> int:
+        """A new block at a free place; its number."""
+        block = _Block(next(self._ids), peer, place, size)
+        self._blocks[block.id] = block
+        self._at[place] = block.id
+        self._peers[peer].blocks.add(block.id)
+        self.granted_bytes += size
+        return block.id
+
+    def abort(self, peer: int, number: int) -> list[Place]:
+        """Raises Denied unless `peer` was granted the block and has not committed it."""
+        return self._free(self._granted(peer, number))
+
+    def commit(self, peer: int, number: int, tensor: Tensor, *, expires: float, hold: bool, now: float) -> list[Place]:
+        """The block is whole. Raises Denied, and leaves it granted, if the header does not fit the block.
+
+        `hold` opens a lease of the producer whose number is that of the block. One that has expired is freed.
+        """
+        block = self._granted(peer, number)
+        self._check(block, tensor)
+        if not math.isfinite(expires):
+            raise Denied("expires is not a time")
+        block.tensor, block.expires = tensor, min(expires, now + LONGEST)
+        self._of_request[tensor.request].add(number)
+        self.granted_bytes -= block.size
+        self.committed_bytes += block.size
+        heapq.heappush(self._expiry, (block.expires, number))
+        if hold:
+            self._open(peer, number, block)
+        return self.expire(now)
+
+    def lease(self, peer: int, tensor: Tensor) -> int:
+        """The number of a new lease. Raises StaleEpoch or Gone; the Ref must be the committed one in every field."""
+        if tensor.epoch != self.epoch:
+            raise StaleEpoch("the sidecar that held this block has died")
+        block = self._blocks.get(self._at.get(Place(tensor.arena, tensor.offset), 0))
+        if block is None or block.tensor != tensor or block.released:
+            raise Gone("the block is freed, or was never committed")
+        lease = next(self._ids)
+        self._open(peer, lease, block)
+        return lease
+
+    def end_lease(self, peer: int, lease: int) -> list[Place]:
+        """Raises Denied for a lease that `peer` does not have."""
+        number = self._peers[peer].leases.pop(lease, None)
+        if number is None:
+            raise Denied(f"lease {lease} is not open")
+        block = self._blocks[number]
+        block.leases.discard(lease)
+        return self._free_if_over([block])
+
+    def release(self, request: str, node: str | None = None, gen: int | None = None) -> list[Place]:
+        """Nobody will need the request (the generation) any more. Granted blocks are not touched."""
+        return self._release(
+            block
+            for block in self._committed(request)
+            if node is None or (block.tensor is not None and (block.tensor.node, block.tensor.gen) == (node, gen))
+        )
+
+    def drop(self, peer: int, owner: Owner) -> list[Place]:
+        """What `peer` committed for an attempt that lost."""
+        return self._release(
+            block
+            for block in self._committed(owner.request)
+            if block.producer == peer
+            and block.tensor is not None
+            and (block.tensor.node, block.tensor.gen, block.tensor.attempt) == (owner.node, owner.gen, owner.attempt)
+        )
+
+    def expire(self, now: float) -> list[Place]:
+        """Releases what is past its time. One that is still leased is freed by its last reader, never under it."""
+        due = []
+        while self._expiry and self._expiry[0][0] <= now:
+            block = self._blocks.get(heapq.heappop(self._expiry)[1])
+            if block is not None and not block.released:
+                self.expired += 1
+                due.append(block)
+        return self._release(due)
+
+    def close(self, peer: int) -> list[Place]:
+        """The connection ended: its leases end, its granted blocks are freed, its committed ones live on."""
+        gone = self._peers.pop(peer, None)
+        if gone is None:
+            return []
+        freed = [place for number in gone.blocks for place in self._free_granted(self._blocks[number])]
+        leased = []
+        for lease, number in gone.leases.items():
+            block = self._blocks[number]
+            block.leases.discard(lease)
+            leased.append(block)
+        return freed + self._free_if_over(leased)
+
+    def _granted(self, peer: int, number: int) -> _Block:
+        block = self._blocks.get(number)
+        if block is None or block.producer != peer or block.tensor is not None:
+            raise Denied(f"block {number} is not granted to this connection")
+        return block
+
+    def _check(self, block: _Block, tensor: Tensor) -> None:
+        if (tensor.host, tensor.epoch) != (self.host, self.epoch) or (tensor.arena, tensor.offset) != block.place:
+            raise Denied("the header names another block")
+        if tensor.gen < 0 or tensor.index < 0:
+            raise Denied("negative generation or index")
+        if tensor.nbytes != nbytes_of(tensor.dtype, tensor.shape) or tensor.nbytes > block.size:
+            raise Denied("nbytes, shape and block do not agree")
+
+    def _committed(self, request: str) -> list[_Block]:
+        return [self._blocks[number] for number in self._of_request.get(request, ())]
+
+    def _open(self, peer: int, lease: int, block: _Block) -> None:
+        block.leases.add(lease)
+        self._peers[peer].leases[lease] = block.id
+
+    def _release(self, blocks: Iterable[_Block]) -> list[Place]:
+        released = list(blocks)
+        for block in released:
+            block.released = True
+        return self._free_if_over(released)
+
+    def _free_if_over(self, blocks: list[_Block]) -> list[Place]:
+        over = {block.id: block for block in blocks if block.released and not block.leases}
+        return [place for block in over.values() for place in self._free(block)]
+
+    def _free_granted(self, block: _Block) -> list[Place]:
+        return self._free(block) if block.tensor is None else []
+
+    def _free(self, block: _Block) -> list[Place]:
+        del self._blocks[block.id], self._at[block.place]
+        if block.producer in self._peers:
+            self._peers[block.producer].blocks.discard(block.id)
+        if block.tensor is None:
+            self.granted_bytes -= block.size
+        else:
+            self.committed_bytes -= block.size
+            of_request = self._of_request[block.tensor.request]
+            of_request.discard(block.id)
+            if not of_request:
+                del self._of_request[block.tensor.request]
+        return [block.place]

@@ -1,0 +1,254 @@
+"""A process's way to the sidecar of its host: put tensors, get them, leave last wills.
+
+Copies nothing but what `put_copy` says. A put of a size that comes again sends one message and waits for none; a get is
+one round trip. Reconnects by itself; while no daemon is there every operation raises SidecarDown at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Self
+
+import numpy as np
+
+from cornstalk.messages import Ref
+from sidecar import messages
+from sidecar.allocator import rounded
+from sidecar.dtypes import BFLOAT16, name_of, nbytes_of
+from sidecar.errors import Full, SidecarDown, SidecarError, Timeout
+from sidecar.link import Link
+from sidecar.mapper import Mapper
+from sidecar.messages import Owner, Tensor
+from sidecar.spares import Spares
+from sidecar.tensors import Block, Lease, shape_of
+
+log = logging.getLogger(__name__)
+
+DEFAULT_QUOTA: Final = 64 << 20
+INLINE_COPY: Final = 8 << 20
+"""Bytes up to which a copy (under 1 ms) is done on the event loop: a thread would cost more than it frees."""
+GRACE: Final = 1.0
+"""Seconds after its own deadline at which the daemon counts as hung."""
+FIRST_RETRY, LAST_RETRY = 0.02, 1.0
+"""Seconds between attempts to reconnect."""
+
+
+class SidecarClient:
+    """Belongs to one event loop. Leases and blocks of an earlier life of the daemon stay readable and writable."""
+
+    def __init__(self, path: str | os.PathLike[str], name: str, quota: int, limit: int) -> None:
+        self._path, self._name, self._quota, self._limit = os.fspath(path), name, quota, limit
+        self._mapper = Mapper()
+        self._link: Link | None = None
+        self._spares = Spares()
+        self._wills: dict[str, str] = {}
+        self._closed = False
+        self._reconnecting: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        quota: int = DEFAULT_QUOTA,
+        limit: int = 1 << 62,
+        wait: float = 10.0,
+    ) -> Self:
+        """Connected. `quota` bytes of arena are made beside it (0: a pure reader); puts may grow it up to `limit`.
+
+        Raises SidecarDown if no daemon came up in `wait` seconds, Denied, Timeout.
+        """
+        self = cls(path, name, quota, limit)
+        try:
+            async with asyncio.timeout(wait):
+                await self._connect()
+        except TimeoutError:
+            await self.close()
+            raise SidecarDown(f"no sidecar at {self._path}; start one with `python -m sidecar`") from None
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    @property
+    def epoch(self) -> str:
+        """Life of the daemon. Raises SidecarDown."""
+        return self._live().epoch
+
+    def put(
+        self,
+        owner: Owner,
+        output: str,
+        index: int,
+        shape: Sequence[int] | int,
+        dtype: Any,
+        *,
+        expires: float,
+        wait: float,
+    ) -> AbstractAsyncContextManager[Block]:
+        """A block to write into; leaving commits it, an exception gives it back. `expires` in Unix seconds.
+
+        Waits up to `wait` seconds for room, in order of arrival. Raises Full, TooBig, Denied, SidecarDown, Timeout.
+        """
+        return self._put(owner, output, index, shape_of(shape), name_of(dtype), expires, wait)
+
+    async def put_copy(self, owner: Owner, output: str, index: int, tensor: Any, *, expires: float, wait: float) -> Ref:
+        """Copies a numpy array or torch tensor (any device) and commits it. Raises like `put`."""
+        async with self.put(owner, output, index, tensor.shape, tensor.dtype, expires=expires, wait=wait) as block:
+            if tensor.nbytes <= INLINE_COPY:
+                _copy(block, tensor)
+            else:
+                await self._mapper.run(lambda: _copy(block, tensor))
+        return block.ref
+
+    async def get(self, ref: Ref, wait: float = 2.0) -> Lease:
+        """A lease of exactly the tensor that `ref` names, whole.
+
+        Raises Gone, StaleEpoch, NodeLost, Denied, SidecarDown, Timeout after `wait` seconds.
+        """
+        link = self._live()
+        try:
+            async with asyncio.timeout(wait):
+                leased = await link.ask(messages.Get(link.next_id(), Tensor.of(ref), wait), wait)
+                try:
+                    mapping = await link.readable(leased.arena)
+                    end = messages.EndLease(leased.lease)
+                    return Lease(ref, link.view(mapping, ref.offset, ref.nbytes, lambda: link.post(end)))
+                except BaseException:
+                    if not link.lost:
+                        link.post(messages.EndLease(leased.lease))
+                    raise
+        except TimeoutError:
+            raise Timeout("the tensor could not be had before the deadline") from None
+        except OSError as error:
+            raise SidecarError(f"an arena cannot be mapped: {error.strerror}") from error
+
+    async def will(self, item: str, reply: str) -> None:
+        """If this process dies, its sidecar hands the item behind `reply` back at once.
+
+        Never fails: a sidecar that is away hears of it when it is back.
+        """
+        self._wills[item] = reply
+        self._tell(messages.Will(item, reply))
+
+    async def will_done(self, item: str) -> None:
+        """The item was acknowledged or handed back."""
+        if self._wills.pop(item, None) is not None:
+            self._tell(messages.WillDone(item))
+
+    async def drop(self, owner: Owner) -> None:
+        """Frees all that was committed here for an attempt that lost. Nothing is left of it if the sidecar died."""
+        self._tell(messages.Drop(owner))
+
+    async def stats(self, wait: float = 2.0) -> messages.Stats:
+        """Raises SidecarDown, Timeout."""
+        link = self._live()
+        stats: messages.Stats = await link.ask(messages.GetStats(link.next_id()), wait)
+        return stats
+
+    async def close(self) -> None:
+        """Idempotent. Leases whose views are still held end with them."""
+        self._closed = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.gather(self._reconnecting, return_exceptions=True)
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        await self._mapper.close()
+
+    @asynccontextmanager
+    async def _put(
+        self, owner: Owner, output: str, index: int, shape: tuple[int, ...], dtype: str, expires: float, wait: float
+    ) -> AsyncIterator[Block]:
+        link = self._live()
+        nbytes = nbytes_of(dtype, shape)
+        granted = self._spares.take(rounded(nbytes)) or await self._grant(link, nbytes, wait)
+        block = Block(link, granted, owner, output, index, dtype, shape, nbytes)
+        try:
+            yield block
+        except BaseException:
+            block.abort()
+            raise
+        block.commit(expires)
+        self._ask_ahead(link, rounded(nbytes))
+
+    async def _grant(self, link: Link, nbytes: int, wait: float) -> messages.Granted:
+        for spare in self._spares.give_back():
+            link.post(messages.Abort(spare.block))
+        request = messages.Grant(link.next_id(), nbytes, wait)
+        try:
+            granted: messages.Granted = await link.ask(request, wait + GRACE)
+        except (Timeout, asyncio.CancelledError):
+            if not link.lost:
+                link.post(messages.Withdraw(request.id))
+            raise
+        return granted
+
+    def _ask_ahead(self, link: Link, size: int) -> None:
+        if self._spares.wanted(size, sum(mapping.size for mapping in link.own.values())):
+            self._mapper.start(self._spare(link, self._spares, size))
+
+    async def _spare(self, link: Link, spares: Spares, size: int) -> None:
+        granted = None
+        try:
+            granted = await link.ask(messages.Grant(link.next_id(), size, 0.0), GRACE)
+        except (Full, SidecarDown, Timeout):
+            pass  # the next put waits in line like any other
+        spares.answered(size, granted)
+
+    def _live(self) -> Link:
+        if self._link is None:
+            raise SidecarDown(f"no sidecar at {self._path} now" if not self._closed else "this client was closed")
+        return self._link
+
+    def _tell(self, message: messages.Request) -> None:
+        if self._link is not None:
+            try:
+                self._link.post(message)
+            except SidecarDown:
+                pass  # told again, or void, when the next daemon is there
+
+    async def _connect(self) -> None:
+        delay = FIRST_RETRY
+        while True:
+            try:
+                link = await Link.open(
+                    self._path, self._mapper, self._lost, name=self._name, quota=self._quota, limit=self._limit,
+                    wait=GRACE,
+                )  # fmt: skip
+                break
+            except (SidecarDown, Timeout) as error:
+                log.debug("no sidecar yet: %s", error)
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, LAST_RETRY)
+        self._link, self._spares = link, Spares()
+        for item, reply in self._wills.items():
+            self._tell(messages.Will(item, reply))
+
+    def _lost(self, link: Link) -> None:
+        if link is self._link:
+            self._link = None
+            if not self._closed:
+                log.warning("the sidecar died; connecting again")
+                self._reconnecting = asyncio.get_running_loop().create_task(self._connect())
+
+
+def _copy(block: Block, source: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.Tensor):
+        block.torch().copy_(source.detach())
+        return
+    target = block.array
+    np.copyto(target, source.view(target.dtype) if name_of(source.dtype) == BFLOAT16 else source)

@@ -1,0 +1,259 @@
+"""The client's end of one connection: one life of the daemon. When the daemon dies a link is lost for good.
+
+Views refer to the root of their span, never to the link: they stay valid whatever happens here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+import msgspec
+
+from sidecar import messages
+from sidecar.arena import Mapping
+from sidecar.errors import BY_CODE, Denied, SidecarDown, SidecarError, Timeout
+from sidecar.mapper import Mapper
+from sidecar.messages import PUSHED
+from sidecar.views import Root, span
+
+log = logging.getLogger(__name__)
+
+_ANCILLARY: Final = socket.CMSG_SPACE(4)
+MAX_OUTGOING: Final = 65536
+"""Messages that a daemon may leave unread before it counts as dead."""
+
+
+class _Tail:
+    """The socket of a closed link: leases last as long as it, so it is closed with the last view."""
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class Link:
+    """Not thread-safe; views may die in any thread."""
+
+    def __init__(self, connection: socket.socket, mapper: Mapper, on_lost: Callable[[Link], None]) -> None:
+        self.host = self.epoch = ""
+        self.total = 0
+        self.lost = False
+        self.own: dict[int, Mapping] = {}  # writable
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._mapper = mapper
+        self._on_lost = on_lost
+        self._ids = itertools.count(PUSHED + 1)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._outgoing: deque[bytes] = deque()
+        self._read_only: dict[int, asyncio.Task[Mapping]] = {}
+        self._tail = _Tail()
+        self._loop.add_reader(connection.fileno(), self._readable)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        mapper: Mapper,
+        on_lost: Callable[[Link], None],
+        *,
+        name: str,
+        quota: int,
+        limit: int,
+        wait: float,
+    ) -> Self:
+        """Connected and welcomed. Raises SidecarDown, Denied, Timeout."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise SidecarDown(f"no sidecar at {path}: {error.strerror}; start one with `python -m sidecar`") from None
+        self = cls(connection, mapper, on_lost)
+        try:
+            hello = messages.Hello(self.next_id(), messages.VERSION, name, quota, limit)
+            welcome = await self.ask(hello, wait)
+        except BaseException:
+            self.close()
+            raise
+        self.host, self.epoch, self.total = welcome.host, welcome.epoch, welcome.total
+        return self
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    async def ask(self, request: Any, wait: float) -> Any:
+        """The reply. Raises what a Failed stands for, Timeout, SidecarDown. What comes too late is given back."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[request.id] = future
+        timer = self._loop.call_later(wait, _expire, future)
+        try:
+            self.post(request)
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._give_back(future.result())
+            raise
+        finally:
+            timer.cancel()
+            self._pending.pop(request.id, None)
+            if future.done() and not future.cancelled():
+                future.exception()  # seen, even where `post` raised first
+
+    def post(self, request: messages.Request) -> None:
+        """One-way, in order, never blocks. Raises SidecarDown."""
+        if self.lost:
+            raise SidecarDown("the sidecar has died")
+        data = messages.encode(request)
+        if len(data) > messages.MAX_MESSAGE:
+            raise Denied(f"a message of {len(data)} bytes, at most {messages.MAX_MESSAGE}")
+        if self._outgoing or not self._try(data):
+            if not self._outgoing:
+                self._loop.add_writer(self._connection.fileno(), self._flush)
+            self._outgoing.append(data)
+            if len(self._outgoing) > MAX_OUTGOING:
+                self._lose()
+        if self.lost:
+            raise SidecarDown("the sidecar has died")
+
+    def view(self, mapping: Mapping, offset: int, nbytes: int, on_dead: Callable[[], None]) -> Root:
+        """Root of a span. `on_dead` runs on the loop when the last view of it is gone, unless the link is lost."""
+        root = span(mapping, offset, nbytes)
+        root.tail = self._tail  # type: ignore[attr-defined]
+        weakref.finalize(root, self._root_died, on_dead).atexit = False
+        return root
+
+    async def readable(self, number: int) -> Mapping:
+        """The read-only mapping of an arena that a lease names; mapped once. Raises SidecarDown, OSError."""
+        task = self._read_only.get(number)
+        if task is None:
+            raise SidecarDown("the sidecar has died")
+        return task.result() if task.done() else await asyncio.shield(task)
+
+    def close(self) -> None:
+        """Idempotent. Leases end at once, or with the last view where some are left."""
+        if self.lost:
+            return
+        self._tail.descriptor = self._hang_up()
+        self._tail = _Tail()
+
+    def _hang_up(self) -> int:
+        """Ends everything but the socket, whose descriptor it returns."""
+        self.lost = True
+        self._loop.remove_reader(self._connection.fileno())
+        self._loop.remove_writer(self._connection.fileno())
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(SidecarDown("the sidecar has died, or the client was closed"))
+        self._outgoing.clear()
+        self.own.clear()
+        self._read_only.clear()
+        return self._connection.detach()
+
+    def _lose(self) -> None:
+        if not self.lost:
+            os.close(self._hang_up())
+            self._on_lost(self)
+
+    def _root_died(self, on_dead: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._run_unless_lost, on_dead)
+        except RuntimeError:
+            pass  # the loop is closed, and the connection with it
+
+    def _run_unless_lost(self, on_dead: Callable[[], None]) -> None:
+        if not self.lost:
+            try:
+                on_dead()
+            except SidecarDown:
+                pass  # the daemon that would have had to know is gone
+
+    def _try(self, data: bytes) -> bool:
+        try:
+            self._connection.send(data)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+        return True
+
+    def _flush(self) -> None:
+        while self._outgoing:
+            if not self._try(self._outgoing[0]) or self.lost:
+                return
+            self._outgoing.popleft()
+        self._loop.remove_writer(self._connection.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data, ancillary, flags, _ = self._connection.recvmsg(
+                messages.MAX_MESSAGE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+            return
+        descriptor = int.from_bytes(ancillary[0][2][:4], "little") if ancillary else -1
+        if flags & socket.MSG_CTRUNC:
+            log.error("out of file descriptors: the sidecar's arena cannot be taken")
+        try:
+            self._handle(messages.decode_reply(data), descriptor)
+        except msgspec.MsgspecError as error:
+            log.error("the sidecar speaks another protocol: %s", error)
+            self._lose()
+
+    def _handle(self, reply: messages.Reply, descriptor: int) -> None:
+        if isinstance(reply, messages.Leased) and descriptor >= 0:
+            self._read_only[reply.arena] = self._mapper.start(self._mapper.read_only(descriptor, reply.size))
+        if reply.id != PUSHED:
+            future = self._pending.get(reply.id)
+            if future is None or future.done():
+                self._give_back(reply)
+            elif isinstance(reply, messages.Failed):
+                future.set_exception(BY_CODE.get(reply.code, SidecarError)(reply.message))
+            else:
+                future.set_result(reply)
+        elif isinstance(reply, messages.Arena):
+            self._mapper.start(self._adopt(reply, descriptor))
+        elif isinstance(reply, messages.Forget):
+            self.own.pop(reply.arena, None)
+            self._read_only.pop(reply.arena, None)
+        elif isinstance(reply, messages.Failed):
+            log.error("the sidecar refused a message: %s", reply.message)
+
+    def _give_back(self, reply: messages.Reply) -> None:
+        try:
+            if isinstance(reply, messages.Granted):
+                self.post(messages.Abort(reply.block))
+            elif isinstance(reply, messages.Leased):
+                self.post(messages.EndLease(reply.lease))
+        except SidecarDown:
+            pass  # given back by its death
+
+    async def _adopt(self, offer: messages.Arena, descriptor: int) -> None:
+        try:
+            mapping = await self._mapper.writable(descriptor, offer.size)
+            if not self.lost:
+                self.own[offer.arena] = mapping
+                self.post(messages.Mapped(offer.arena))
+        except (OSError, SidecarError) as error:
+            log.error("an arena of %d bytes cannot be taken: %s", offer.size, error)
+
+
+def _expire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(Timeout("no answer from the sidecar before the deadline"))

@@ -1,0 +1,176 @@
+"""Gives memory to producers: at once, in order of arrival, or not before the deadline; makes and forgets arenas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar import arena
+from sidecar.blocks import Book, Place
+from sidecar.errors import Denied, TooBig
+from sidecar.messages import PUSHED, Arena, Failed, Forget, Grant, Granted, Mapped
+from sidecar.peer import Peer
+from sidecar.pool import Held, Pool
+
+log = logging.getLogger(__name__)
+
+MAX_WAITERS: Final = 65536
+MAX_WAIT: Final = 1e6
+"""Seconds."""
+
+
+@dataclass(slots=True)
+class _Waiter:
+    peer: Peer
+    nbytes: int
+    timer: asyncio.TimerHandle
+
+
+class Memory:
+    """Every wait ends at its deadline with Full. A producer that is first in its own queue may get another arena."""
+
+    def __init__(self, book: Book, total: int, peers: dict[int, Peer]) -> None:
+        """`peers`: all connections, kept up to date by the daemon."""
+        self.pool = Pool(total)
+        self._book = book
+        self._peers = peers
+        self._waiters: dict[tuple[int, int], _Waiter] = {}  # (peer, request), in order of arrival
+        self._loop = asyncio.get_running_loop()
+        self._maker = ThreadPoolExecutor(1, "arena")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiters(self) -> int:
+        return len(self._waiters)
+
+    def grant(self, peer: Peer, request: Grant) -> None:
+        """Answers Granted or Failed(full), now or within `request.wait` seconds. Raises Denied, TooBig."""
+        if request.nbytes < 0 or not 0 <= request.wait <= MAX_WAIT:
+            raise Denied("size or wait out of bounds")
+        if request.nbytes > peer.limit:
+            raise TooBig(f"{request.nbytes} bytes, this client may hold {peer.limit}")
+        key = (peer.key, request.id)
+        if key in self._waiters:
+            raise Denied("a request of this number waits already")
+        first = all(waiting != peer.key for waiting, _ in self._waiters)
+        if first and self._give(peer, request.id, request.nbytes):
+            return
+        if request.wait == 0 or len(self._waiters) >= MAX_WAITERS:
+            self._refuse(peer, request.id)
+            return
+        timer = self._loop.call_later(request.wait, self._too_late, key)
+        self._waiters[key] = _Waiter(peer, request.nbytes, timer)
+        if first:
+            self.grow(peer, request.nbytes)
+
+    def withdraw(self, peer: Peer, number: int) -> None:
+        """Nobody waits for that request any more; nothing happens if it was answered."""
+        waiter = self._waiters.pop((peer.key, number), None)
+        if waiter is not None:
+            waiter.timer.cancel()
+            self._serve()
+
+    def freed(self, places: list[Place]) -> None:
+        """Blocks are free: serves who waits, forgets arenas that are gone with them."""
+        self._forget([held for place in places if (held := self.pool.release(place)) is not None])
+        if places and self._waiters:
+            self._serve()
+
+    def hung_up(self, peer: Peer) -> None:
+        """The connection is over: it waits for nothing more, and its arenas stay only for their live blocks."""
+        for key in [key for key in self._waiters if key[0] == peer.key]:
+            self._waiters.pop(key).timer.cancel()
+        self._forget(self.pool.orphan(peer.key))
+        self.freed(self._book.close(peer.key))
+        self._serve()
+
+    def grow(self, peer: Peer, nbytes: int) -> None:
+        """Begins to make another arena, unless one is in the making or the budget allows none."""
+        if peer.growing or peer.closed:
+            return
+        size = self.pool.plan(peer.key, nbytes, peer.quota, peer.limit)
+        if not size:
+            self._forget(self.pool.reclaim())
+            size = self.pool.plan(peer.key, nbytes, peer.quota, peer.limit)
+        if size:
+            peer.growing = True
+            task = self._loop.create_task(self._make(peer, self.pool.begin(peer.key, size)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def mapped(self, peer: Peer, request: Mapped) -> None:
+        """The producer has the arena: seals it and gives out its memory. Raises Denied."""
+        held = self.pool.get(request.arena)
+        if held is None or held.peer != peer.key or held.allocator is not None or held.descriptor < 0:
+            raise Denied(f"arena {request.arena} was not offered to this connection")
+        peer.growing = False
+        try:
+            self.pool.open(held)
+        except OSError as error:
+            log.error("arena %d cannot be sealed: %s", held.id, error)
+            self.pool.discard(held)
+            self._forget([held])
+        self._serve()
+
+    async def close(self) -> None:
+        for waiter in self._waiters.values():
+            waiter.timer.cancel()
+        self._waiters.clear()
+        await asyncio.gather(*self._tasks)
+        self._maker.shutdown()
+        self.pool.close()
+
+    def _give(self, peer: Peer, number: int, nbytes: int) -> bool:
+        room = self.pool.alloc(peer.key, nbytes)
+        if room is None:
+            return False
+        block = self._book.grant(peer.key, room.place, room.size)
+        peer.send(Granted(number, block, *room.place, room.size))
+        return True
+
+    def _serve(self) -> None:
+        stuck: set[int] = set()
+        for key, waiter in list(self._waiters.items()):
+            if key[0] in stuck:
+                continue
+            if self._give(waiter.peer, key[1], waiter.nbytes):
+                del self._waiters[key]
+                waiter.timer.cancel()
+            else:
+                stuck.add(key[0])
+                self.grow(waiter.peer, waiter.nbytes)
+
+    def _too_late(self, key: tuple[int, int]) -> None:
+        waiter = self._waiters.pop(key)
+        self._refuse(waiter.peer, key[1])
+        self._serve()
+
+    def _refuse(self, peer: Peer, number: int) -> None:
+        used = self._book.granted_bytes + self._book.committed_bytes
+        peer.send(Failed(number, "full", f"no room in time: {used} bytes in use of {self.pool.total}"))
+
+    def _forget(self, gone: list[Held]) -> None:
+        # pages go back to the system with their last mapping, so everybody has to unmap
+        for held in gone:
+            for peer in self._peers.values():
+                if held.id in peer.arenas or held.peer == peer.key:
+                    peer.arenas.discard(held.id)
+                    peer.send(Forget(PUSHED, held.id))
+
+    async def _make(self, peer: Peer, held: Held) -> None:
+        try:
+            descriptor = await self._loop.run_in_executor(self._maker, arena.create, held.size)
+        except OSError as error:
+            log.error("no memory for an arena of %d bytes: %s", held.size, error)
+            self.pool.discard(held)
+            peer.growing = False
+            return
+        if self.pool.get(held.id) is not held:
+            os.close(descriptor)  # the client hung up meanwhile
+            return
+        held.descriptor = descriptor
+        peer.send(Arena(PUSHED, held.id, held.size), descriptor)

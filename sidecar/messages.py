@@ -1,0 +1,271 @@
+"""What crosses the Unix socket, and the two NATS payloads of a sidecar: frozen msgspec structs, a closed schema.
+
+One datagram of the SOCK_SEQPACKET socket is one struct. The client sends `Request`s, the daemon `Reply`s. A request
+with an `id` is answered by the reply of the same id, in any order; the others are one-way: once `send` returned, they
+are handled even if the sender is killed, and before any `Get` that was sent later by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from cornstalk.messages import Ref
+
+VERSION: Final = 1
+MAX_MESSAGE: Final = 16384
+"""Bytes of the longest datagram."""
+PUSHED: Final = 0
+"""The id of replies that answer no request."""
+
+
+class Owner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Whom a block belongs to: one attempt of one generation of a node."""
+
+    request: str
+    node: str
+    gen: int
+    attempt: str
+
+
+class Tensor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `cornstalk.messages.Ref` on the socket, field by field."""
+
+    request: str
+    node: str
+    gen: int
+    attempt: str
+    output: str
+    index: int
+    host: str
+    epoch: str
+    arena: int
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, ref: Ref) -> Tensor:
+        return cls(*(getattr(ref, name) for name in cls.__struct_fields__))
+
+    def ref(self) -> Ref:
+        return Ref(*msgspec.structs.astuple(self))
+
+
+class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of what a client sends."""
+
+
+class Hello(Request, frozen=True, tag="hello"):
+    """First message of a connection. `quota` bytes of arena are made at once (0 for a pure reader), `limit` at most."""
+
+    id: int
+    v: int
+    name: str
+    quota: int
+    limit: int
+
+
+class Mapped(Request, frozen=True, tag="mapped"):
+    """One-way: the arena that was offered is mapped writable here, so the daemon may seal it."""
+
+    arena: int
+
+
+class Grant(Request, frozen=True, tag="grant"):
+    """Asks for a block of `nbytes`; waits `wait` seconds in order of arrival -> Granted or Failed(full).
+
+    0: only what is free now, and nobody of this connection is overtaken.
+    """
+
+    id: int
+    nbytes: int
+    wait: float
+
+
+class Withdraw(Request, frozen=True, tag="withdraw"):
+    """One-way: the Grant of that id is not waited for any more. If it was answered, the client aborts the block."""
+
+    id: int
+
+
+class Abort(Request, frozen=True, tag="abort"):
+    """One-way: a granted block goes back uncommitted."""
+
+    block: int
+
+
+class Commit(Request, frozen=True, tag="commit"):
+    """One-way: a granted block is complete and from now on immutable. `expires` in Unix seconds.
+
+    `hold`: the producer still has views of it; they count as a lease, whose number is that of the block.
+    """
+
+    block: int
+    tensor: Tensor
+    expires: float
+    hold: bool
+
+
+class Get(Request, frozen=True, tag="get"):
+    """Asks for a lease -> Leased or Failed. `wait` seconds bound the way to another host."""
+
+    id: int
+    tensor: Tensor
+    wait: float
+
+
+class EndLease(Request, frozen=True, tag="end"):
+    """One-way."""
+
+    lease: int
+
+
+class Will(Request, frozen=True, tag="will"):
+    """One-way: if this process dies, the daemon publishes -NAK to `reply`."""
+
+    item: str
+    reply: str
+
+
+class WillDone(Request, frozen=True, tag="done"):
+    """One-way."""
+
+    item: str
+
+
+class Drop(Request, frozen=True, tag="drop"):
+    """One-way: frees all blocks that this connection committed for `owner`."""
+
+    owner: Owner
+
+
+class GetStats(Request, frozen=True, tag="stats"):
+    """-> Stats"""
+
+    id: int
+
+
+class Reply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of what the daemon sends. `id` is that of the request, or PUSHED."""
+
+    id: int
+
+
+class Welcome(Reply, frozen=True, tag="welcome"):
+    """`epoch` is this life of the daemon; `total` the bytes of all its arenas."""
+
+    host: str
+    epoch: str
+    total: int
+
+
+class Arena(Reply, frozen=True, tag="arena"):
+    """Pushed, with a writable descriptor: an arena for this producer, to be mapped and confirmed."""
+
+    arena: int
+    size: int
+
+
+class Forget(Reply, frozen=True, tag="forget"):
+    """Pushed: the arena is gone, unmap it."""
+
+    arena: int
+
+
+class Granted(Reply, frozen=True, tag="granted"):
+    block: int
+    arena: int
+    offset: int
+    size: int  # bytes, a multiple of 4096
+
+
+class Leased(Reply, frozen=True, tag="leased"):
+    """With a read-only descriptor of the arena if this connection has not had it yet."""
+
+    lease: int
+    arena: int
+    size: int  # bytes of the arena
+
+
+class Failed(Reply, frozen=True, tag="failed"):
+    """`code` names a class of `sidecar.errors`. PUSHED: a one-way message was refused."""
+
+    code: str
+    message: str
+
+
+class Stats(Reply, frozen=True, tag="statistics"):
+    """Bytes and counts of now; `refused` and `expired` count since the start."""
+
+    host: str
+    epoch: str
+    total: int  # bytes that arenas may take
+    arenas: int
+    arena_bytes: int
+    granted_bytes: int  # reserved, not committed; spares of clients included
+    committed_bytes: int
+    blocks: int  # committed
+    leases: int
+    waiters: int
+    wills: int
+    connections: int
+    refused: int
+    expired: int
+
+
+Requests = Hello | Mapped | Grant | Withdraw | Abort | Commit | Get | EndLease | Will | WillDone | Drop | GetStats
+Replies = Welcome | Arena | Forget | Granted | Leased | Failed | Stats
+
+encode = msgspec.msgpack.Encoder().encode
+decode_request = msgspec.msgpack.Decoder(Requests).decode
+decode_reply = msgspec.msgpack.Decoder(Replies).decode
+
+
+def number_of(data: memoryview) -> int:
+    """The id of a request that is malformed elsewhere, or PUSHED."""
+    try:
+        match msgspec.msgpack.decode(data):
+            case ["hello" | "grant" | "get" | "stats", int(number), *_]:
+                return number
+    except msgspec.MsgspecError:
+        pass
+    return PUSHED
+
+
+class Release(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One entry of a release hint: [request] all blocks of a request, [request, node, gen] those of a generation."""
+
+    request: str
+    node: str | None = None
+    gen: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.node is None) != (self.gen is None):
+            raise ValueError("a release names a node and its generation, or neither")
+
+
+class Share(Struct, frozen=True):
+    """Published each second on `broker.subjects.SIDECAR_SHARE`, for admission. Bytes."""
+
+    host: str
+    free: int  # what producers can still get
+    total: int
+    largest: int  # largest tensor that fits without waiting
+
+
+_releases = msgspec.msgpack.Decoder(list[Release])
+
+
+def encode_releases(releases: Iterable[Release]) -> bytes:
+    """Payload of `broker.subjects.release_hint(host)`: a msgpack list of `Release`."""
+    return encode(list(releases))
+
+
+def decode_releases(data: bytes) -> list[Release]:
+    """Raises msgspec.MsgspecError."""
+    return _releases.decode(data)

@@ -1,0 +1,142 @@
+"""What the client hands out: a block to write into, and a lease to read from."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+
+from cornstalk.messages import Ref
+from sidecar import views
+from sidecar.errors import Gone, SidecarError
+from sidecar.link import Link
+from sidecar.messages import Abort, Commit, EndLease, Granted, Owner, Tensor
+
+
+class Block:
+    """A granted block, until it is committed or given back.
+
+    It is never given out again while a view of it lives here, not even after an exception: engine threads that still
+    write cannot hurt anybody. Do not write after the commit: a committed tensor is immutable by contract.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        granted: Granted,
+        owner: Owner,
+        output: str,
+        index: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        nbytes: int,
+    ) -> None:
+        self._link = link
+        self._block: Final = granted.block
+        self._dtype, self._shape = dtype, shape
+        self._tensor: Final = Tensor(
+            owner.request, owner.node, owner.gen, owner.attempt, output, index,
+            link.host, link.epoch, granted.arena, granted.offset, nbytes, dtype, shape,
+        )  # fmt: skip
+        self._ref: Ref | None = None
+        self._on_views_gone: Callable[[], None] = self._abort
+        mapping = link.own[granted.arena]
+        self._root: views.Root | None = link.view(mapping, granted.offset, nbytes, self._views_gone)
+        self._array: np.ndarray[Any, Any] | None = None
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """Writable view; bfloat16 as uint16. Raises Gone after the block was left."""
+        if self._array is None:
+            self._array = views.as_numpy(self._open(), self._dtype, self._shape, writable=True)
+        return self._array
+
+    def torch(self) -> Any:
+        """Writable torch.Tensor of the same memory. Raises Gone after the block was left."""
+        return views.as_torch(self._open(), self._dtype, self._shape)
+
+    @property
+    def ref(self) -> Ref:
+        """What readers need. Raises SidecarError before the commit."""
+        if self._ref is None:
+            raise SidecarError("the block is not committed: leave its `async with` first")
+        return self._ref
+
+    def commit(self, expires: float) -> None:
+        """Raises SidecarDown if the daemon died since the grant."""
+        hold = self._leave()
+        self._on_views_gone = self._end_hold if hold else _nothing
+        self._link.post(Commit(self._block, self._tensor, expires, hold))
+        self._ref = self._tensor.ref()
+
+    def abort(self) -> None:
+        """Gives the block back uncommitted, once no view of it is left."""
+        if not self._leave() and not self._link.lost:
+            self._on_views_gone = _nothing
+            self._abort()
+
+    def _leave(self) -> bool:
+        """Lets go of the own views; whether others are left."""
+        root = weakref.ref(self._open())
+        self._root = self._array = None
+        return root() is not None
+
+    def _open(self) -> views.Root:
+        if self._root is None:
+            raise Gone("this block was left: it is committed or given back")
+        return self._root
+
+    def _views_gone(self) -> None:
+        self._on_views_gone()
+
+    def _abort(self) -> None:
+        self._link.post(Abort(self._block))
+
+    def _end_hold(self) -> None:
+        self._link.post(EndLease(self._block))
+
+
+def _nothing() -> None:
+    return None
+
+
+class Lease:
+    """A committed tensor, in place. Its memory stays as it is until `release` was called and no view is left."""
+
+    def __init__(self, ref: Ref, root: views.Root) -> None:
+        self.ref: Final = ref
+        self._root: views.Root | None = root
+        self._array: np.ndarray[Any, Any] | None = None
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """Read-only view: writing raises ValueError. bfloat16 comes as uint16. Raises Gone after `release`."""
+        if self._array is None:
+            self._array = views.as_numpy(self._open(), self.ref.dtype, self.ref.shape, writable=False)
+        return self._array
+
+    def torch(self) -> Any:
+        """torch.Tensor of the same memory. Only read it: a write is a SIGSEGV. Raises Gone after `release`."""
+        return views.as_torch(self._open(), self.ref.dtype, self.ref.shape)
+
+    def release(self) -> None:
+        """Idempotent. The lease ends now, or with the last view that somebody still holds."""
+        self._root = self._array = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _open(self) -> views.Root:
+        if self._root is None:
+            raise Gone("this lease was released")
+        return self._root
+
+
+def shape_of(shape: Sequence[int] | int) -> tuple[int, ...]:
+    """Plain ints, whatever numpy or torch gave."""
+    return (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
