@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import uvloop
+from sidecar.client import SidecarClient
 
 from broker.connection import Broker
 from broker.registry import Registry
@@ -23,7 +24,6 @@ from cornstalk.errors import CornstalkError, SetupError
 from cornstalk.messages import decode, encode
 from cornstalk.records import ComponentRecord, WorkerBeat
 from cornstalk.task import load_task
-from sidecar.client import SidecarClient
 
 log = logging.getLogger("components")
 

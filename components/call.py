@@ -40,7 +40,7 @@ class ItemCall:
                 self._stop.cancel()
 
     def cancel(self, reason: str, grace: float) -> None:
-        """From the event loop. After `grace` seconds without a check the engine's coroutine is cancelled where it waits."""
+        """From the event loop. After `grace` seconds without a check the engine is cancelled where it waits."""
         if self._stop is None and self._task is not None:
             self._reason = reason
             self.cancelled.set()

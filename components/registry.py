@@ -26,7 +26,9 @@ def engine_for(task: UnitTask) -> Engine:
     path = task.task_path
     target = BUILT_IN.get(path) or next((e.value for e in entry_points(group=GROUP) if e.name == path), None)
     if target is None:
-        raise SetupError(f"no engine for {path}: known are {', '.join(sorted(BUILT_IN))}, and entry points in {GROUP!r}")
+        raise SetupError(
+            f"no engine for {path}: known are {', '.join(sorted(BUILT_IN))}, and entry points in {GROUP!r}"
+        )
     module, _, name = target.partition(":")
     try:
         engine: Engine = getattr(importlib.import_module(module), name)(task)

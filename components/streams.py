@@ -46,10 +46,10 @@ class StreamOf:
     Takeovers by a new attempt of the producer are not seen here: it goes on after the stored prefix.
     """
 
-    def __init__(self, broker: Broker, facts: Facts, ref: StreamRef, deadline: float) -> None:
+    def __init__(self, broker: Broker, facts: Facts, ref: StreamRef) -> None:
         self._broker, self._facts, self._ref = broker, facts, ref
         self._end_subject = end_subject(ref.request, ref.node, ref.gen)
-        self._reader = ChunkReader(broker, chunk_subject(ref.request, ref.node, ref.gen, ref.output), deadline=deadline)
+        self._reader = ChunkReader(broker, chunk_subject(ref.request, ref.node, ref.gen, ref.output))
         self._woken = asyncio.Event()
         self._hint: Subscription | None = None
         self._look: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class StreamOf:
             self._woken.clear()
         end = decode(End, stored.data)
         if end.outcome == "done":
-            self._reader.set_total(int(end.outputs[self._ref.output]))
+            await self._reader.set_total(int(end.outputs[self._ref.output]))
             return
         cause = end.error.message if end.error else end.outcome
         self._error = (

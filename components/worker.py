@@ -2,8 +2,8 @@
 
     pull -> last will -> lease inputs -> run -> commit outputs -> End -> give leases back -> ack
 
-The ack is the last line of the main path. A crash before it means that the item is delivered again: by the sidecar's -NAK
-within milliseconds, or by ack_wait. Everything an attempt stored before (chunks, First, End) is found by the next one.
+The ack is the last line of the main path. A crash before it means that the item is delivered again: by the sidecar's
+-NAK within milliseconds, or by ack_wait. What an attempt stored before (chunks, First, End) is found by the next one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
-from broker.chunks import Superseded
 from broker.connection import Broker
 from broker.crash import crash_at
-from broker.errors import DeadlineExceeded, RequestEnded
+from broker.errors import DeadlineExceeded, RequestEnded, Superseded
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.pull import Delivery, PullLoop
@@ -46,8 +45,9 @@ from cornstalk.messages import (
     encode,
 )
 from cornstalk.task import UnitTask
-from sidecar.client import Owner, SidecarClient
-from sidecar.errors import Full, SidecarDown, SidecarError
+from sidecar.client import SidecarClient
+from sidecar.errors import Full, SidecarDown, SidecarError, Timeout
+from sidecar.messages import Owner
 
 log = logging.getLogger(__name__)
 tracer = trace.get_tracer("cornstalk.worker")
@@ -80,7 +80,13 @@ class Worker:
     """Competes for the items of one component. Holds no state that a crash could lose."""
 
     def __init__(
-        self, me: Identity, task: UnitTask, engine: Engine, broker: Broker, sidecar: SidecarClient, ack_wait: float = 15.0
+        self,
+        me: Identity,
+        task: UnitTask,
+        engine: Engine,
+        broker: Broker,
+        sidecar: SidecarClient,
+        ack_wait: float = 15.0,
     ) -> None:
         self.me, self.task, self.engine, self.broker, self.sidecar = me, task, engine, broker, sidecar
         self.facts = Facts(broker)
@@ -89,7 +95,8 @@ class Worker:
         self.cancels = Cancels(broker, self.facts, engine)
         self.suspects = Suspects(broker, self.facts)
         self.pulls = [
-            PullLoop(broker, work_stream(me.component), lane, self.handle, credits=self._credits(lane)) for lane in LANES
+            PullLoop(broker, work_stream(me.component), lane, self.handle, credits=self._credits(lane))
+            for lane in LANES
         ]
 
     def _credits(self, lane: str) -> int:
@@ -104,7 +111,9 @@ class Worker:
     async def drain(self, within: float) -> None:
         """Stops pulling and lets running items end; what is left after `within` seconds is handed back by the will."""
         for pull in self.pulls:
-            await pull.stop(within)
+            await pull.stop()
+        for pull in self.pulls:
+            await pull.join(within)
         await self.cancels.close()
         await self.keeper.close()
         await self.facts.close()
@@ -129,7 +138,7 @@ class Worker:
             return
         will = f"{item.request}:{item.node}:{item.gen}"
         async with self.keeper.hold(delivery):
-            await self._leave_will(will, delivery)
+            await self.sidecar.will(will, delivery.reply)
             crash_at("worker.willed")
             try:
                 async with self.slots.take(item.lane):
@@ -141,7 +150,7 @@ class Worker:
             except (DeadlineExceeded, RequestEnded):
                 await delivery.ack()
             finally:
-                await self._close_will(will)
+                await self.sidecar.will_done(will)
 
     async def process(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
         """pull -> (redelivered? look, suspect) -> attempt -> End -> ack."""
@@ -164,7 +173,9 @@ class Worker:
                     end = await self._condemn(item, attempt, delivery)
         await self.store(item, end)
         crash_at("worker.stored")
-        await delivery.ack()  # last: a crash on the line before redelivers an item that has its End, which is looked at first
+        await (
+            delivery.ack()
+        )  # last: a crash on the line before redelivers an item that has its End, which is looked at first
         crash_at("worker.acked")
 
     async def attempt(self, item: WorkItem, attempt: str, delivery: Delivery, claimed: float) -> End:
@@ -182,7 +193,7 @@ class Worker:
             return self._end(item, attempt, "lost", vanished=((lost.node, lost.gen),))
         except Cancelled as gone:
             return self._end(item, attempt, "expired" if gone.reason == "expired" else "cancelled")
-        except (Full, SidecarDown) as error:
+        except (Full, SidecarDown, Timeout) as error:
             raise self._again(delivery, error) from error
         except EngineError as error:
             if error.transient and delivery.delivered < TRANSIENT_TRIES:
@@ -237,12 +248,16 @@ class Worker:
 
     async def _failed(self, item: WorkItem, attempt: str, error: Error, delivery: Delivery) -> End:
         end = self._end(item, attempt, "failed", error=error)
-        await self.suspects.bury(item, "failed", encode({"item": delivery.data, "error": end.error, "attempts": delivery.delivered}))
+        await self.suspects.bury(
+            item, "failed", encode({"item": delivery.data, "error": end.error, "attempts": delivery.delivered})
+        )
         return end
 
     async def _condemn(self, item: WorkItem, attempt: str, delivery: Delivery) -> End:
         error = Error(code="poison", message="its worker died each time it was started", retryable=False)
-        await self.suspects.bury(item, "poison", encode({"item": delivery.data, "error": error, "attempts": delivery.delivered}))
+        await self.suspects.bury(
+            item, "poison", encode({"item": delivery.data, "error": error, "attempts": delivery.delivered})
+        )
         return self._end(item, attempt, "failed", error=error)
 
     def _end(self, item: WorkItem, attempt: str, outcome: Outcome, error: Error | None = None, **rest: Any) -> End:
@@ -256,15 +271,3 @@ class Worker:
     def _again(self, delivery: Delivery, error: Exception) -> HandBack:
         log.info("handed back: %s", type(error).__name__)
         return HandBack(RETRY_DELAYS[min(delivery.delivered, len(RETRY_DELAYS)) - 1])
-
-    async def _leave_will(self, will: str, delivery: Delivery) -> None:
-        try:
-            await self.sidecar.will(will, delivery.reply)
-        except SidecarDown:
-            log.warning("no last will for %s: the sidecar is down; ack_wait covers it", will)
-
-    async def _close_will(self, will: str) -> None:
-        try:
-            await self.sidecar.will_done(will)
-        except SidecarDown:
-            log.info("the sidecar went down with the will of %s", will)

@@ -1,0 +1,83 @@
+"""Admission: a request is refused at the door, never in the middle."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+
+from broker.connection import Broker, Subscription
+from broker.errors import BrokerError, Rejected
+from broker.requests import Message
+from broker.subjects import SIDECAR_SHARE
+from broker.topology import Backlog, backlog
+from cornstalk.errors import Refused
+from cornstalk.messages import Lane
+
+FRESH: Final = 0.25
+"""Seconds that a look at a queue holds."""
+FULL: Final = 0.5
+"""Share of a lane's max_msgs at which admission stops (design rule 9); the rest is for requests that are under way."""
+SPACE: Final = 0.7
+"""Share of a sidecar's arenas in use at which admission stops (design section 7)."""
+SHARE_TTL: Final = 5.0
+"""Seconds after which a sidecar that says nothing no longer counts."""
+
+
+class Admission:
+    """Looks at queue depths and sidecar space, both cached for a moment. Soft state only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._looks: dict[str, tuple[float, Backlog]] = {}
+        self._rates: dict[str, float] = {}
+        self._shares: dict[str, tuple[float, float]] = {}  # host -> (when, share in use)
+        self._subscription: Subscription | None = None
+
+    async def start(self) -> None:
+        self._subscription = await self._broker.subscribe_core(SIDECAR_SHARE, self._hear)
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.close()
+
+    async def check(self, components: tuple[str, ...], lane: Lane) -> None:
+        """Raises Refused, with the seconds after which trying again makes sense."""
+        self._check_space()
+        for component in components:
+            depth = await self._look(component)
+            if depth is not None and depth.pending[lane] > FULL * depth.max_msgs:
+                raise Refused(
+                    f"{component} has {depth.pending[lane]} items waiting, over half of its limit of {depth.max_msgs}",
+                    retry_after=self._drain_time(component, depth.pending[lane] - FULL * depth.max_msgs),
+                )
+
+    def _check_space(self) -> None:
+        now = time.monotonic()
+        shares = [used for when, used in self._shares.values() if now - when < SHARE_TTL]
+        if shares and min(shares) > SPACE:
+            raise Refused(f"the sidecars' tensor space is {min(shares):.0%} full", retry_after=1.0)
+
+    async def _look(self, component: str) -> Backlog | None:
+        now = time.monotonic()
+        before = self._looks.get(component)
+        if before is not None and now - before[0] < FRESH:
+            return before[1]
+        try:
+            depth = await backlog(self._broker, component)
+        except (Rejected, BrokerError):
+            return None  # no queue yet: the operator makes it, and the dispatcher retries until it is there
+        if before is not None:
+            drained = sum(before[1].pending.values()) - sum(depth.pending.values())
+            self._rates[component] = max(drained, 0) / (now - before[0])
+        self._looks[component] = (now, depth)
+        return depth
+
+    def _drain_time(self, component: str, items: float) -> float:
+        rate = self._rates.get(component, 0.0)
+        return min(60.0, max(1.0, items / rate)) if rate > 0 else 5.0
+
+    async def _hear(self, message: Message) -> None:
+        share = msgspec.msgpack.decode(message.data)
+        self._shares[share["host"]] = (time.monotonic(), 1.0 - share["free"] / share["total"])

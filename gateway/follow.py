@@ -1,0 +1,107 @@
+"""The facts of one request as they are stored, folded into a State."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Self
+
+from broker.connection import Broker, Subscription
+from broker.errors import BrokerError
+from broker.facts import Facts
+from broker.requests import Message
+from broker.subjects import facts_of, parse_run, seen
+from cornstalk.graph import State
+from cornstalk.messages import FACTS, Fact, decode
+
+log = logging.getLogger(__name__)
+
+READ_EVERY: Final = 5.0
+"""Seconds between reads of the log beside the republished messages, which may be lost."""
+
+
+def _nothing() -> None:
+    """Before `start` there is nothing to undo."""
+
+
+class Following:
+    """Keeps `state` up to date from republished facts, and from reads after outages, drops and each READ_EVERY.
+
+    What is folded was stored, so it is true; what is missing comes with the next read. Soft: a crash loses nothing.
+    """
+
+    def __init__(self, broker: Broker, facts: Facts, request: str) -> None:
+        self._broker, self._facts, self.request = broker, facts, request
+        self.state = State()
+        self.count = 0
+        self._changed = asyncio.Event()
+        self._behind = asyncio.Event()
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._subscription: Subscription | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._forget_reconnect: Callable[[], None] = _nothing
+
+    async def start(self) -> Self:
+        """Listens; call `read` to learn what was stored before."""
+        subject = seen(facts_of(self.request))
+        self._subscription = await self._broker.subscribe_core(subject, self._hear, on_lost=self._lost)
+        self._forget_reconnect = self._broker.on_reconnect(self._reconnected)
+        self._reader = asyncio.create_task(self._catch_up())
+        return self
+
+    async def close(self) -> None:
+        self._forget_reconnect()
+        if self._reader is not None:
+            self._reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reader
+        if self._subscription is not None:
+            await self._subscription.close()
+
+    def add(self, fact: Fact, seq: int) -> None:
+        """Folds a stored fact."""
+        self.state.add(fact, seq)
+        self._changed.set()
+
+    async def read(self) -> None:
+        """Folds all that is stored. Raises ReadTimeout."""
+        log_ = await self._facts.read(self.request)
+        self.count = max(self.count, len(log_.messages))
+        for stored in log_.messages:
+            self.add(decode(FACTS[parse_run(stored.subject).kind], stored.data), stored.seq)
+
+    async def changed(self) -> None:
+        """Returns when something was folded since the last return."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def gap_free(self) -> None:
+        """Returns when `state` holds a prefix of the log: nothing that came before its newest fact is missing."""
+        await self._whole.wait()
+
+    def _lost(self) -> None:
+        self._whole.clear()
+        self._behind.set()
+
+    async def _hear(self, message: Message) -> None:
+        kind = parse_run(message.subject).kind
+        if kind != "try":
+            self.add(decode(FACTS[kind], message.data), int((message.headers or {})["Nats-Sequence"]))
+
+    async def _reconnected(self) -> None:
+        self._lost()
+
+    async def _catch_up(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._behind.wait(), READ_EVERY)
+            self._behind.clear()
+            try:
+                await self.read()
+                if not self._behind.is_set():
+                    self._whole.set()
+            except BrokerError as error:
+                log.info("request %s: %s; reading again", self.request, type(error).__name__)

@@ -1,0 +1,248 @@
+"""The HTTP face: routes, errors as JSON, SSE. Thin: what happens stands in requests.py, apps.py, events.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from broker.errors import BrokerError, PayloadTooLarge, RequestEnded
+from cornstalk.app import App
+from cornstalk.errors import BadInput, CornstalkError, Refused, TooLarge
+from cornstalk.messages import Finish
+from gateway.answers import answer, describe, failure, read_state, whole_response
+from gateway.components import describe_components
+from gateway.events import Event, events
+from gateway.intake import read_input
+from gateway.options import read_options
+from gateway.requests import Run
+from gateway.service import Service
+from gateway.uploads import BODY_LIMIT
+
+log = logging.getLogger(__name__)
+router = APIRouter()
+
+REQUEST_HEADER: Final = "Cornstalk-Request"
+
+
+class Forbidden(CornstalkError):
+    """Raised when an admin call has no token, or a wrong one."""
+
+    code = "forbidden"
+    status = 401
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """JSON by msgspec: bytes become base64, structs objects."""
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def error_response(error: Exception) -> Response:
+    """A typed error as JSON: code, message, field."""
+    headers: dict[str, str] = {}
+    if isinstance(error, CornstalkError):
+        status, body = error.status, {"code": error.code, "message": str(error), "retryable": error.retryable}
+        if isinstance(error, BadInput) and error.field:
+            body["field"] = error.field
+        if isinstance(error, Refused):
+            headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    elif isinstance(error, RequestEnded):
+        status, body = 410, {"code": "gone", "message": str(error), "retryable": False}
+    elif isinstance(error, PayloadTooLarge):
+        status, body = 413, {"code": "too_large", "message": str(error), "retryable": False}
+    else:
+        log.warning("not answered: %s", type(error).__name__)
+        status, body = 503, {"code": "unavailable", "message": f"the broker: {error}", "retryable": True}
+        headers["Retry-After"] = "1"
+    return json_response({"error": body}, status, headers)
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    """This process lives."""
+    return json_response({"status": "ok"})
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """Requests can be served: NATS is there, and so are its streams."""
+    why = await service_of(request).not_ready()
+    return json_response({"status": "not ready", "why": why}, 503) if why else json_response({"status": "ready"})
+
+
+@router.get("/apps")
+async def list_apps(request: Request) -> Response:
+    """Every app with the JSON schemas of its request and response."""
+    apps = [
+        {
+            "name": record.name,
+            "version": record.version,
+            "components": list(record.components),
+            "deployed_at": record.deployed_at,
+            "request": app.request_model.model_json_schema(),
+            "response": app.response_model.model_json_schema(),
+        }
+        for record, app in await service_of(request).apps.list()
+    ]
+    return json_response({"apps": apps})
+
+
+@router.post("/apps")
+async def deploy(request: Request) -> Response:
+    """Admin: deploys the app file in the body."""
+    service = service_of(request)
+    _check_admin(request, service)
+    try:
+        source = (await _body(request)).decode()
+    except UnicodeDecodeError as error:
+        raise BadInput("an app file is Python source in UTF-8") from error
+    record = await service.apps.deploy(source)
+    body = {"name": record.name, "version": record.version, "components": list(record.components)}
+    return json_response(body, 201)
+
+
+@router.delete("/apps/{name}")
+async def remove(name: str, request: Request) -> Response:
+    """Admin: removes an app; what only it uses is drained."""
+    service = service_of(request)
+    _check_admin(request, service)
+    record = await service.apps.remove(name)
+    others = {c for other, _ in await service.apps.list() for c in other.components}
+    return json_response({"name": name, "drains": sorted(record.components.keys() - others)})
+
+
+@router.get("/components")
+async def components(request: Request) -> Response:
+    """Every component: who uses it, what waits, who works."""
+    return json_response({"components": await describe_components(service_of(request).broker)})
+
+
+@router.post("/apps/{name}")
+async def invoke(name: str, request: Request) -> Response:
+    """Runs one request: one JSON answer, or SSE when the client accepts text/event-stream."""
+    service = service_of(request)
+    app = await service.apps.current(name)
+    options = read_options(name, request.headers)
+    await service.admission.check(tuple(app.components()), options.lane)
+    value = await read_input(app, request, service.uploads, options.deadline)
+    await service.requests.accept(app, value, options)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return _sse(service, app, options.request, 0)
+    return await _answered(service, options.request, request)
+
+
+@router.get("/requests/{request_id}")
+async def status(request_id: str, request: Request) -> Response:
+    """Where a request stands, node by node."""
+    return json_response(describe(request_id, *await read_state(service_of(request).facts, _id(request_id))))
+
+
+@router.get("/requests/{request_id}/events")
+async def resume(request_id: str, request: Request) -> Response:
+    """SSE from after `Last-Event-ID` on. Takes over an unfinished request whose gateway has died."""
+    service = service_of(request)
+    state, _, _ = await read_state(service.facts, _id(request_id))
+    app = None
+    if state.accepted is not None:
+        app = await service.apps.version(state.accepted.app, state.accepted.app_version)
+    return _sse(service, app, request_id, _last_event_id(request))
+
+
+@router.delete("/requests/{request_id}")
+async def cancel(request_id: str, request: Request) -> Response:
+    """Cancels at once. Idempotent."""
+    await service_of(request).requests.cancel(_id(request_id), "cancelled by the client")
+    return json_response({"request": request_id, "status": "cancelling"}, 202)
+
+
+async def _answered(service: Service, request_id: str, request: Request) -> Response:
+    """The one JSON answer. A client that goes away leaves the request, as with SSE."""
+    headers = {REQUEST_HEADER: request_id}
+    async with service.requests.attached(request_id) as run:
+        finish = run if isinstance(run, Finish) else await _finished_or_left(run, request)
+        if finish is None:
+            return Response(status_code=499, headers=headers)
+        if finish.status != "done":
+            status_code, body = failure(request_id, finish)
+            return json_response(body, status_code, headers)
+        state = run.following.state if isinstance(run, Run) else (await read_state(service.facts, request_id))[0]
+        response = await whole_response(service.broker, state, finish.response)
+        return json_response(answer(request_id, finish, response), 200, headers)
+
+
+async def _finished_or_left(run: Run, request: Request) -> Finish | None:
+    """The Finish, or None when the client disconnects before."""
+    left = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({run.task, left}, return_when=asyncio.FIRST_COMPLETED)
+        return await run.finished() if run.task.done() else None
+    finally:
+        left.cancel()
+        with suppress(asyncio.CancelledError):
+            await left
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _sse(service: Service, app: App | None, request_id: str, after: int) -> Response:
+    headers = {REQUEST_HEADER: request_id, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_frames(service, app, request_id, after), 200, headers, media_type="text/event-stream")
+
+
+async def _frames(service: Service, app: App | None, request_id: str, after: int) -> AsyncIterator[bytes]:
+    media = service.media_types(app)
+    async with service.requests.attached(request_id) as run:
+        async for event in events(service.broker, run, request_id, media, after):
+            yield _frame(event)
+
+
+def _frame(event: Event) -> bytes:
+    if event.kind == "ping":
+        return b": ping\n\n"
+    head = f"event: {event.kind}\n" + (f"id: {event.seq}\n" if event.seq else "")
+    return head.encode() + b"data: " + msgspec.json.encode(event.data) + b"\n\n"
+
+
+def _last_event_id(request: Request) -> int:
+    text = request.headers.get("last-event-id", "0")
+    if not text.isdigit() or len(text) > 18:
+        raise BadInput(f"expected the id of a chunk, got {text[:40]!r}", "Last-Event-ID")
+    return int(text)
+
+
+def _id(text: str) -> str:
+    if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
+        raise BadInput("a request id is 32 hex digits", "request")
+    return text
+
+
+def _check_admin(request: Request, service: Service) -> None:
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), service.admin_token.encode()):
+        raise Forbidden("this call needs the admin token: Authorization: Bearer TOKEN")
+
+
+async def _body(request: Request) -> bytes:
+    body = await request.body()
+    if len(body) > BODY_LIMIT:
+        raise TooLarge(f"a body has at most {BODY_LIMIT} bytes")
+    return body
+
+
+ERRORS: Final[tuple[type[Exception], ...]] = (CornstalkError, BrokerError)
+"""What becomes a typed JSON answer; anything else is a bug and a 500."""

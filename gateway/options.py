@@ -1,0 +1,109 @@
+"""What a client may ask of a request beside its input: headers, checked one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from broker.subjects import token
+from cornstalk.errors import BadInput
+from cornstalk.messages import Lane
+
+DEADLINE: Final = 120.0
+"""Seconds an interactive request has unless it asks for more or less."""
+LONGEST: Final = 24 * 3600.0
+"""Seconds a request may have at most (design rule 8)."""
+LONGEST_GRACE: Final = 600.0
+"""Seconds a client may be away at most before its request is cancelled."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How a request is to be run."""
+
+    request: str  # 128 random bits, or a hash of tenant, app and Idempotency-Key
+    idempotent: bool
+    tenant: str
+    lane: Lane
+    durable: bool
+    deadline: float  # Unix seconds
+    resume_grace: float  # seconds
+    seed: int
+    trace: str  # W3C traceparent
+
+
+def read_options(app: str, headers: Mapping[str, str]) -> Options:
+    """From request headers. Raises BadInput that names the header."""
+    tenant = headers.get("cornstalk-tenant", "default")
+    try:
+        token(tenant)
+    except ValueError as error:
+        raise BadInput(str(error), "Cornstalk-Tenant") from error
+    key = headers.get("idempotency-key", "")
+    seconds = _seconds(headers, "Cornstalk-Deadline", DEADLINE, LONGEST)
+    if seconds <= 0:
+        raise BadInput("the deadline has passed: give seconds from now, above 0", "Cornstalk-Deadline")
+    return Options(
+        request=_hashed(tenant, app, key) if key else secrets.token_hex(16),
+        idempotent=bool(key),
+        tenant=tenant,
+        lane=_lane(headers),
+        durable=_flag(headers, "Cornstalk-Durable"),
+        deadline=time.time() + seconds,
+        resume_grace=_seconds(headers, "Cornstalk-Resume-Grace", 0.0, LONGEST_GRACE),
+        seed=_seed(headers),
+        trace=headers.get("traceparent", "") or f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
+    )
+
+
+def _hashed(tenant: str, app: str, key: str) -> str:
+    return hashlib.blake2b("\0".join((tenant, app, key)).encode(), digest_size=16).hexdigest()
+
+
+def _seconds(headers: Mapping[str, str], name: str, default: float, most: float) -> float:
+    text = headers.get(name.lower())
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise BadInput(f"expected seconds as a number, got {text[:40]!r}", name) from error
+    if not math.isfinite(value):
+        raise BadInput(f"expected a finite number of seconds, got {text[:40]!r}", name)
+    if value > most:
+        raise BadInput(f"at most {most:.0f} seconds, got {value:.0f}", name)
+    if value < 0:
+        raise BadInput(f"expected seconds from now, got {text[:40]!r}", name)
+    return value
+
+
+def _lane(headers: Mapping[str, str]) -> Lane:
+    lane = headers.get("cornstalk-lane", "interactive")
+    if lane not in ("interactive", "batch"):
+        raise BadInput(f"expected interactive or batch, got {lane[:40]!r}", "Cornstalk-Lane")
+    return "batch" if lane == "batch" else "interactive"
+
+
+def _flag(headers: Mapping[str, str], name: str) -> bool:
+    text = headers.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise BadInput(f"expected true or false, got {text[:40]!r}", name)
+    return text == "true"
+
+
+def _seed(headers: Mapping[str, str]) -> int:
+    text = headers.get("cornstalk-seed")
+    if text is None:
+        return secrets.randbits(31)
+    try:
+        seed = int(text)
+    except ValueError as error:
+        raise BadInput(f"expected an integer, got {text[:40]!r}", "Cornstalk-Seed") from error
+    if not 0 <= seed < 2**63:
+        raise BadInput("expected an integer from 0 to 2^63 - 1", "Cornstalk-Seed")
+    return seed

@@ -1,0 +1,210 @@
+"""Requests this gateway runs: accepted, attached to, left, cancelled. Any gateway can take over any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from broker.connection import Broker
+from broker.crash import crash_at
+from broker.errors import BrokerError
+from broker.facts import Facts
+from broker.lifetimes import fact_ttl
+from broker.requests import Message
+from broker.subjects import accepted as accepted_subject
+from broker.subjects import attach_hint, cancel_hint, drive, finish, token
+from broker.subjects import cancel as cancel_subject
+from cornstalk.app import App
+from cornstalk.errors import BadInput, UnknownRequest
+from cornstalk.messages import Accepted, Cancel, Finish, decode, encode
+from gateway.apps import Apps
+from gateway.drive import Driver
+from gateway.follow import Following
+from gateway.options import Options
+
+log = logging.getLogger(__name__)
+
+CANCEL_WAIT: Final = 10.0
+"""Seconds that storing a cancel may take."""
+
+
+class Run:
+    """One request on this gateway: its driver and whoever listens to it. Soft; another gateway can make its own."""
+
+    def __init__(self, accepted: Accepted, following: Following, driver: Driver) -> None:
+        self.accepted, self.following, self.driver = accepted, following, driver
+        self.clients = 0
+        self.leaving: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Finish] = asyncio.create_task(driver.run())
+
+    async def finished(self) -> Finish:
+        """The stored Finish."""
+        return await asyncio.shield(self.task)
+
+
+class Requests:
+    """The requests under way here. Nothing in it is the only copy: all of it is stored as facts."""
+
+    def __init__(self, broker: Broker, facts: Facts, apps: Apps) -> None:
+        self._broker, self._facts, self._apps = broker, facts, apps
+        self._runs: dict[str, Run] = {}
+        self._adopting: dict[str, asyncio.Task[Run | Finish]] = {}
+
+    async def accept(self, app: App, value: dict[str, Any], options: Options) -> str:
+        """Stores the request and begins to drive it. Returns its id; the same Idempotency-Key gives the same request.
+
+        Raises BadInput when that key came with another input.
+        """
+        accepted = Accepted(
+            request=options.request,
+            tenant=options.tenant,
+            app=app.name,
+            app_version=app.version,
+            lane=options.lane,
+            durable=options.durable,
+            deadline=options.deadline,
+            resume_grace=options.resume_grace,
+            seed=options.seed,
+            trace=options.trace,
+            accepted_at=time.time(),
+            input=value,
+        )
+        if options.idempotent and await self._facts.last(finish(options.request)) is not None:
+            return options.request
+        following = await Following(self._broker, self._facts, options.request).start()
+        crash_at("gateway.accepting")
+        put = await self._facts.put(
+            accepted_subject(options.request),
+            encode(accepted),
+            deadline=options.deadline,
+            ttl=fact_ttl(options.deadline),
+        )
+        crash_at("gateway.accepted")
+        stored = accepted if put.won else decode(Accepted, put.data)
+        if not put.won:
+            await following.close()
+            if (stored.app, stored.input) != (app.name, value):
+                raise BadInput("this key was used with another input", "Idempotency-Key")
+            return options.request
+        if stored.durable:
+            await self._broker.publish_stored(
+                drive(app.name), encode(stored), deadline=stored.deadline, msg_id=f"drive:{stored.request}"
+            )
+        following.add(stored, put.seq)
+        self._begin(app, stored, following)
+        return options.request
+
+    @asynccontextmanager
+    async def attached(self, request: str) -> AsyncIterator[Run | Finish]:
+        """A client listens to a request: the run that drives it here, begun if need be, or its Finish if it has ended.
+
+        When the last client leaves a request that has not ended and is not durable, it is cancelled after its
+        resume_grace. Raises UnknownRequest.
+        """
+        run = await self.run(request)
+        if isinstance(run, Finish):
+            yield run
+            return
+        run.clients += 1
+        if run.leaving is not None:
+            run.leaving.cancel()
+        await self._broker.publish_core(attach_hint(request))
+        try:
+            yield run
+        finally:
+            run.clients -= 1
+            if run.clients == 0 and not run.task.done() and not run.accepted.durable:
+                run.leaving = asyncio.create_task(self._leave(run))
+
+    async def run(self, request: str) -> Run | Finish:
+        """The run of a request on this gateway, or the Finish of one that has ended. Raises UnknownRequest."""
+        try:
+            token(request)
+        except ValueError:
+            raise UnknownRequest(f"no request {request[:40]!r} can exist") from None
+        if (run := self._runs.get(request)) is not None:
+            return run
+        adopting = self._adopting.get(request)
+        if adopting is None:
+            adopting = self._adopting[request] = asyncio.create_task(self._adopt(request))
+            adopting.add_done_callback(lambda _: self._adopting.pop(request, None))
+        return await asyncio.shield(adopting)
+
+    async def cancel(self, request: str, reason: str) -> None:
+        """Stores the cancel; the dispatcher ends the request. Idempotent. Raises UnknownRequest."""
+        try:
+            stored = await self._facts.last(accepted_subject(token(request)))
+        except ValueError:
+            stored = None
+        if stored is None:
+            if await self._facts.last(finish(request)) is None:
+                raise UnknownRequest(f"no request {request[:40]!r} is stored")
+            return
+        accepted = decode(Accepted, stored.data)
+        await self._facts.put(
+            cancel_subject(request),
+            encode(Cancel(reason=reason)),
+            deadline=time.time() + CANCEL_WAIT,
+            ttl=fact_ttl(accepted.deadline),
+        )
+        await self._broker.publish_core(cancel_hint(request))
+
+    async def close(self) -> None:
+        """Stops driving; what has not ended goes on when a client attaches elsewhere, or by its drive item."""
+        for run in list(self._runs.values()):
+            run.task.cancel()
+            with suppress(asyncio.CancelledError, BrokerError):
+                await run.task
+            await run.following.close()
+
+    async def _adopt(self, request: str) -> Run | Finish:
+        following = await Following(self._broker, self._facts, request).start()
+        try:
+            await following.read()
+            state = following.state
+            if state.finish is not None:
+                await following.close()
+                return state.finish
+            if state.accepted is None:
+                raise UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged")
+            app = await self._apps.version(state.accepted.app, state.accepted.app_version)
+        except BaseException:
+            await following.close()
+            raise
+        return self._begin(app, state.accepted, following)
+
+    def _begin(self, app: App, accepted: Accepted, following: Following) -> Run:
+        driver = Driver(self._broker, self._facts, app, following, accepted)
+        run = self._runs[accepted.request] = Run(accepted, following, driver)
+        run.task.add_done_callback(lambda _: asyncio.ensure_future(self._end(run)))
+        return run
+
+    async def _end(self, run: Run) -> None:
+        await run.following.close()
+        if self._runs.get(run.accepted.request) is run:
+            del self._runs[run.accepted.request]
+        if run.leaving is not None:
+            run.leaving.cancel()
+        if not run.task.cancelled() and (error := run.task.exception()) is not None:
+            log.error("request %s: its driver stopped: %s", run.accepted.request, type(error).__name__)
+
+    async def _leave(self, run: Run) -> None:
+        """Cancels the request after its grace, unless a client attaches here or on another gateway meanwhile."""
+        request = run.accepted.request
+        attached = asyncio.Event()
+
+        async def hear(_: Message) -> None:
+            attached.set()
+
+        subscription = await self._broker.subscribe_core(attach_hint(request), hear)
+        try:
+            await asyncio.wait_for(attached.wait(), run.accepted.resume_grace)
+        except TimeoutError:
+            if run.clients == 0 and not run.task.done():
+                await self.cancel(request, "the client left")
+        finally:
+            await subscription.close()

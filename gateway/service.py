@@ -1,0 +1,59 @@
+"""What one gateway process holds: its connection and the parts that share it."""
+
+from __future__ import annotations
+
+from broker.connection import Broker
+from broker.errors import BrokerError
+from broker.facts import Facts
+from cornstalk.app import App
+from cornstalk.types import pcm_of
+from gateway.admission import Admission
+from gateway.apps import Apps
+from gateway.durable import Durable
+from gateway.requests import Requests
+from gateway.uploads import Uploads
+
+
+class Service:
+    """Stateless but for connections and caches: any gateway serves and resumes any request."""
+
+    def __init__(self, broker: Broker, admin_token: str) -> None:
+        self.broker, self.admin_token = broker, admin_token
+        self.facts = Facts(broker)
+        self.apps = Apps(broker)
+        self.admission = Admission(broker)
+        self.uploads = Uploads(broker)
+        self.requests = Requests(broker, self.facts, self.apps)
+        self.durable = Durable(broker, self.requests)
+
+    async def start(self) -> None:
+        await self.facts.start()
+        await self.admission.start()
+        await self.durable.start()
+
+    async def close(self) -> None:
+        """Stops claiming, then driving. What has not ended is taken over elsewhere."""
+        await self.durable.close()
+        await self.requests.close()
+        await self.admission.close()
+        await self.facts.close()
+        await self.broker.close()
+
+    async def not_ready(self) -> str:
+        """Why requests cannot be served now; "" if they can."""
+        if not self.broker.connected:
+            return "NATS is away"
+        try:
+            await self.facts.last("run.readiness.end")
+        except BrokerError as error:
+            return f"the stream of facts does not answer: {error}"
+        return ""
+
+    def media_types(self, app: App | None) -> dict[str, str]:
+        """Media type of each stream field of the app's response that has one."""
+        fields = app.response_model.model_fields if app is not None else {}
+        found = {
+            name: next((m for m in f.metadata if hasattr(m, "rate")), None) or pcm_of(f.annotation)
+            for name, f in fields.items()
+        }
+        return {name: pcm.media_type for name, pcm in found.items() if pcm is not None}
