@@ -59,7 +59,7 @@ def programs(draw: st.DrawFn) -> list[Graph]:
     for index in range(count):
         cut: set[str] = set()
         alive = [n for n in nodes if n.token not in cuts]
-        if alive and draw(st.booleans()):
+        if draw(st.booleans()) and alive:
             cut = _with_consumers({draw(st.sampled_from(alive)).token}, nodes) - cuts
             cuts |= cut
         new: list[Node] = []
@@ -81,10 +81,13 @@ def programs(draw: st.DrawFn) -> list[Graph]:
 
 @st.composite
 def fans(draw: st.DrawFn) -> list[Graph]:
-    """One tensor with many readers: several of them may find it gone, or are guesses given up."""
-    source = Node(id="x", token="x", component="c", inputs={"in": [[], "x"]}, outputs={"t": "tensor"})
+    """One tensor or stream with many readers: several of them may find it gone, or are guesses given up."""
+    output: str = draw(st.sampled_from("ts"))
+    kinds: dict[str, Kind] = {"t": "tensor"} if output == "t" else {"s": "stream"}
+    source = Node(id="x", token="x", component="c", inputs={"in": [[], "x"]}, outputs=kinds)
+    inputs = {"in": [[Edge("x", output, output == "s")], "x"]}
     readers = [
-        Node(id=name, token=name, component="c", inputs={"in": [[Edge("x", "t", False)], "x"]}, outputs={"v": "value"})
+        Node(id=name, token=name, component="c", inputs=inputs, outputs={"v": "value"})
         for name in "abcdef"[: draw(st.integers(2, 6))]
     ]
     cuts = tuple(r.token for r in readers[1:] if draw(st.booleans()))

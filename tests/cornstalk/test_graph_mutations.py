@@ -17,7 +17,7 @@ from tests.cornstalk.graph_world import Rules, check, fans, programs
 
 CASES = st.tuples(programs() | fans(), st.integers(0, 2**32), st.sampled_from(["", "crash", "fail", "cancel"]))
 TRIES = settings(
-    phases=[Phase.generate], max_examples=3000, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    phases=[Phase.generate], max_examples=6000, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 Decide = Callable[[State, Fact | None], list[Decision]]
