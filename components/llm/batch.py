@@ -1,0 +1,171 @@
+"""Continuous batching: sequences join and leave between the steps of one thread, and each step advances all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from components.llm.model import PROMPT_ROWS, STEP_ROWS, Model, Rows
+from cornstalk.errors import EngineError
+
+Sample = Callable[[Any], int]
+"""Logits [vocabulary] float32 -> token. Called once per token, in order."""
+Check = Callable[[], None]
+"""Raises when the sequence is not wanted any more."""
+_END: Final = -1
+
+
+class Generation:
+    """One sequence of up to `limit` tokens. `draft` guesses what they will be: makes them faster, never different."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        end_ids: frozenset[int],
+        sample: Sample,
+        check: Check,
+        draft: Sequence[int] = (),
+    ) -> None:
+        self.prompt, self.limit, self.end_ids = list(prompt), limit, end_ids
+        self.sample, self.check, self.draft = sample, check, list(draft)
+        self.read = 0  # tokens of the prompt in memory
+        self.tokens: list[int] = []
+        self.memory: Any = None
+        self.ready: asyncio.Queue[int | Exception] = asyncio.Queue()  # at most `limit` tokens and the end
+
+    @property
+    def ended(self) -> bool:
+        return len(self.tokens) >= self.limit or bool(self.tokens and self.tokens[-1] in self.end_ids)
+
+    def take(self, token: int) -> bool:
+        """Keeps a token. True if it was the one that the draft guessed, so that the guess after it counts too."""
+        self.tokens.append(token)
+        if self.draft and self.draft.pop(0) == token:
+            return not self.ended
+        self.draft.clear()
+        return False
+
+
+class Batch:
+    """Steps while there are sequences. A prompt is read in parts between them, so a long one stops nobody for long."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="llm")
+        self._members: list[Generation] = []
+        self._stepper: asyncio.Task[None] | None = None
+        self._just_read = False
+        self.last = 0
+        self.longest = 0.0
+
+    async def generate(self, generation: Generation) -> AsyncGenerator[int, None]:
+        """Tokens as they come, without the end token. The sequence leaves when the iterator is closed: use aclosing.
+
+        Raises what its check raises, and a transient EngineError when the batch is closed or its step fails.
+        """
+        if len(self._members) >= STEP_ROWS:
+            raise EngineError(f"{STEP_ROWS} sequences are running", transient=True)
+        self._members.append(generation)
+        if self._stepper is None:
+            self._stepper = asyncio.create_task(self._run())
+        try:
+            while (token := await generation.ready.get()) != _END:
+                if isinstance(token, Exception):
+                    raise token
+                yield token
+        finally:
+            self._leave(generation)
+
+    async def close(self) -> None:
+        """Ends what still runs, after the step that runs."""
+        if self._stepper is not None:
+            self._stepper.cancel()
+            await asyncio.wait([self._stepper])
+        self._fail(list(self._members), EngineError("the engine was stopped", transient=True))
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._wanted():
+                began = time.perf_counter()
+                step, members = self._next()
+                try:
+                    fresh = await loop.run_in_executor(self._thread, step, members)
+                except Exception as error:
+                    self._fail(members, EngineError(f"a step failed: {error}", transient=True))
+                    continue
+                self.last, self.longest = len(members), max(self.longest, time.perf_counter() - began)
+                for generation, tokens in zip(members, fresh, strict=True):
+                    self._deliver(generation, tokens)
+        finally:
+            self._stepper = None
+
+    def _wanted(self) -> bool:
+        """Ends who is cancelled; True if someone is left."""
+        for generation in list(self._members):
+            try:
+                generation.check()
+            except Exception as error:
+                self._fail([generation], error)
+        return bool(self._members)
+
+    def _next(self) -> tuple[Callable[[list[Generation]], list[list[int]]], list[Generation]]:
+        """One that reads its prompt, or all that generate; by turns if there are both."""
+        reading = [g for g in self._members if g.read < len(g.prompt)]
+        generating = [g for g in self._members if g.read >= len(g.prompt)]
+        self._just_read = bool(reading) and not (self._just_read and generating)
+        if not self._just_read:
+            return self._advance, generating
+        self._members.remove(reading[0])
+        self._members.append(reading[0])  # the next part is another's, if another reads
+        return self._read, reading[:1]
+
+    def _leave(self, generation: Generation) -> None:
+        if generation in self._members:
+            self._members.remove(generation)
+
+    def _fail(self, members: Sequence[Generation], error: Exception) -> None:
+        for generation in members:
+            self._leave(generation)
+            generation.ready.put_nowait(error)
+
+    def _deliver(self, generation: Generation, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if token not in generation.end_ids:
+                generation.ready.put_nowait(token)
+        if generation.ended:
+            self._leave(generation)
+            generation.ready.put_nowait(_END)
+
+    def _read(self, members: list[Generation]) -> list[list[int]]:
+        (generation,) = members
+        if generation.memory is None:
+            generation.memory = self._model.memory(len(generation.prompt) + generation.limit)
+        part = generation.prompt[generation.read : generation.read + PROMPT_ROWS]
+        logits = self._model.read(Rows(generation.memory, generation.read, part))
+        generation.read += len(part)
+        if generation.read < len(generation.prompt):
+            return [[]]
+        generation.take(generation.sample(logits))
+        return [generation.tokens[-1:]]
+
+    def _advance(self, members: list[Generation]) -> list[list[int]]:
+        spare = STEP_ROWS - len(members)
+        rows = []
+        for g in members:
+            room = min(spare, g.limit - len(g.tokens) - 1, len(g.draft))
+            spare -= room
+            rows.append(Rows(g.memory, len(g.prompt) + len(g.tokens) - 1, (g.tokens[-1], *g.draft[:room])))
+        logits = iter(self._model.step(rows))
+        fresh = []
+        for g, r in zip(members, rows, strict=True):
+            before, holds = len(g.tokens), True
+            for _token, after in zip(r.tokens, logits, strict=False):
+                holds = holds and g.take(g.sample(after))
+            fresh.append(g.tokens[before:])
+        return fresh

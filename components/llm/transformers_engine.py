@@ -1,0 +1,136 @@
+"""Language models on transformers: chat turns in, text out token by token, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from components import models
+from components.engine import Call
+from components.llm.batch import Batch, Generation, Sample
+from components.llm.chat import Chat, Detokenizer
+from components.llm.model import Model
+from components.llm.text import Diverged, Stops, Unsaid
+from cornstalk.errors import EngineError, SetupError
+from cornstalk.task import UnitTask
+from cornstalk.tasks.llm import LLM
+
+CONTEXT: Final = 4096
+"""Tokens of prompt and answer together, unless the model knows fewer."""
+MAX_STOPS: Final = 16
+MAX_TEMPERATURE: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A checked request."""
+
+    prompt: str
+    system: str
+    max_tokens: int
+    stop: list[str]
+    temperature: float
+
+
+class TransformersEngine:
+    """Generates by continuous batching in one thread. An answer depends on its own request and seed alone.
+
+    An item that runs again says the stored text again (fast, as a draft), then goes on: prior and new text together are
+    what one undisturbed attempt would have said. On a machine that computes otherwise the stored text is taken as said.
+    """
+
+    slots = 4
+
+    def __init__(self, task: UnitTask) -> None:
+        assert isinstance(task, LLM)
+        self._task = task
+        self._model: Model
+        self._chat: Chat
+        self._batch: Batch
+
+    async def start(self) -> None:
+        try:
+            await asyncio.to_thread(self._load)
+        except ImportError as error:
+            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
+
+    def _load(self) -> None:
+        folder = models.smollm2(self._task.model)
+        self._model = Model(folder, CONTEXT)
+        self._chat = Chat(folder)
+        self._batch = Batch(self._model)
+
+    async def stop(self) -> None:
+        await self._batch.close()
+
+    def stats(self) -> dict[str, float]:
+        return {"batch": float(self._batch.last), "longest_step_s": self._batch.longest}
+
+    async def run(self, call: Call) -> dict[str, Any]:
+        ask = _checked(call.inputs)
+        prompt = await asyncio.to_thread(self._chat.prompt, ask.prompt, ask.system)
+        room = self._model.context - len(prompt)
+        if room < 1:
+            raise EngineError(
+                f"the prompt has {len(prompt)} tokens; {self._task.model} takes {self._model.context - 1}",
+                "prompt_too_long",
+            )
+        call.tokens_in = len(prompt)
+        limit, prior = min(ask.max_tokens, room), "".join(str(p) for p in call.prior.get("text", ()))
+        draft = await asyncio.to_thread(self._chat.plain, prior)
+        try:
+            call.tokens_out = await self._say(call, ask, prompt, limit, draft, Unsaid(prior))
+        except Diverged:
+            left = limit - len(draft)
+            said = await self._say(call, ask, [*prompt, *draft], left, [], Unsaid("")) if left > 0 else 0
+            call.tokens_out = len(draft) + said
+        return {"tokens": call.tokens_out}
+
+    async def _say(self, call: Call, ask: Ask, prompt: list[int], limit: int, draft: list[int], unsaid: Unsaid) -> int:
+        """Emits what is new; the number of tokens up to the end or the stop string. Raises Diverged before it emits."""
+        generation = Generation(
+            prompt, limit, self._chat.end_ids, _sampler(ask.temperature, call.seed), call.check, draft
+        )
+        text, stops, tokens = Detokenizer(self._chat), Stops(ask.stop), 0
+        async with aclosing(self._batch.generate(generation)) as fresh:
+            async for token in fresh:
+                tokens += 1
+                if piece := unsaid.push(stops.push(text.push(token))):
+                    await call.emit("text", piece)
+                if stops.hit:
+                    break
+        rest = unsaid.push(stops.end())
+        unsaid.end()
+        if rest:
+            await call.emit("text", rest)
+        return tokens
+
+
+def _checked(inputs: Mapping[str, Any]) -> Ask:
+    """Raises EngineError bad_input."""
+    ask = Ask(**{**LLM.defaults, **inputs})
+    if ask.max_tokens < 1:
+        raise EngineError(f"max_tokens is {ask.max_tokens}; it must be at least 1", "bad_input")
+    if not 0.0 <= ask.temperature <= MAX_TEMPERATURE:
+        raise EngineError(f"temperature is {ask.temperature}; it must be from 0 to {MAX_TEMPERATURE}", "bad_input")
+    if len(ask.stop) > MAX_STOPS or not all(ask.stop):
+        raise EngineError(f"stop takes up to {MAX_STOPS} strings, none of them empty", "bad_input")
+    return ask
+
+
+def _sampler(temperature: float, seed: int) -> Sample:
+    """The likeliest token at temperature 0; else drawn by a generator of this request alone."""
+    import torch
+
+    if temperature == 0.0:
+        return lambda logits: int(logits.argmax())
+    generator = torch.Generator().manual_seed(seed & (2**63 - 1))
+
+    def draw(logits: Any) -> int:
+        scaled = (logits - logits.max()) / temperature
+        return int(torch.multinomial(scaled.softmax(-1), 1, generator=generator))
+
+    return draw
