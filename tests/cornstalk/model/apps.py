@@ -1,0 +1,174 @@
+"""Unit tasks with simple, deterministic engines, and ways to run a composite over them."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from cornstalk import CompositeTask, Stream, Tensor, UnitTask
+from tests.cornstalk.model.driver import Driver
+from tests.cornstalk.model.executor import Executor
+from tests.cornstalk.model.store import Store
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+class Mood(enum.Enum):
+    GLAD = "glad"
+    SAD = "sad"
+
+
+class Echo(UnitTask):
+    """Gives back what it got, as each type."""
+
+    tag: str = ""
+
+    class Out(BaseModel):
+        s: str
+        n: int
+        f: float
+        b: bytes
+        l: list[str]  # noqa: E741
+        d: dict[str, int]
+        m: Person
+        yes: bool
+        o: str | None
+        mood: Mood
+
+    def __call__(self, *, x: Any) -> Out:
+        raise NotImplementedError
+
+
+class LLM(UnitTask):
+    kind: ClassVar[str] = "llm"
+    model: str = "m"
+
+    class Out(BaseModel):
+        text: Stream[str]
+        tokens: int
+
+    def __call__(self, *, prompt: str, images: list[Tensor] = []) -> Out:  # noqa: B006
+        raise NotImplementedError
+
+
+class Eye(UnitTask):
+    class Out(BaseModel):
+        emb: Tensor
+
+    def __call__(self, *, image: str) -> Out:
+        raise NotImplementedError
+
+
+class Voice(UnitTask):
+    class Out(BaseModel):
+        audio: Stream[bytes]
+
+    def __call__(self, *, text: Stream[str]) -> Out:
+        raise NotImplementedError
+
+
+class Risky(UnitTask):
+    class Out(BaseModel):
+        s: str
+
+    def __call__(self, *, x: Any) -> Out:
+        raise NotImplementedError
+
+
+class Answer(BaseModel):
+    text: Stream[str]
+    audio: Stream[bytes] = b""
+    label: str = ""
+
+
+def echo(x: Any) -> dict[str, Any]:
+    s = str(x)
+    return {
+        "s": s,
+        "n": len(s),
+        "f": len(s) / 2,
+        "b": s.encode(),
+        "l": s.split(),
+        "d": {w: len(w) for w in s.split()},
+        "m": Person(name=s, age=len(s)),
+        "yes": len(s) % 2 == 0,
+        "o": None if len(s) % 3 == 0 else s,
+        "mood": Mood.GLAD if len(s) % 2 else Mood.SAD,
+    }
+
+
+async def llm(prompt: str, images: list[str]) -> AsyncIterator[tuple[str, Any]]:
+    yield "tokens", len(prompt)
+    for word in (prompt + "|" + "+".join(images)).replace(" ", " \0").split("\0"):
+        yield "text", word
+
+
+async def pieces(value: Any) -> AsyncIterator[Any]:
+    """What the worker loop does: a Stream input always arrives in pieces, be it one."""
+    if isinstance(value, str):
+        yield value
+    else:
+        async for piece in value:
+            yield piece
+
+
+async def voice(text: Any) -> AsyncIterator[tuple[str, bytes]]:
+    async for piece in pieces(text):
+        yield "audio", piece.upper().encode()
+
+
+def risky(x: Any) -> dict[str, str]:
+    if "bad" in str(x) or len(str(x)) % 4 == 3:
+        raise ValueError(f"cannot {str(x)[:20]}")
+    return {"s": f"ok:{x}"}
+
+
+ENGINES: dict[str, Callable[..., Any]] = {
+    "Echo": echo,
+    "LLM": llm,
+    "Eye": lambda image: {"emb": f"e({image})"},
+    "Voice": voice,
+    "Risky": risky,
+}
+
+
+def composite(invoke: Callable[..., Any], **tasks: Any) -> CompositeTask:
+    """A composite task of one function, over the five unit tasks above if no others are given."""
+    units = {"echo": Echo(), "brain": LLM(), "eye": Eye(), "voice": Voice(), "risky": Risky()}
+    made: CompositeTask = type("App", (CompositeTask,), {"invoke": invoke, **(tasks or units)})()
+    return made
+
+
+def executor(task: CompositeTask, seed: int = 0, **engines: Callable[..., Any]) -> Executor:
+    return Executor({**ENGINES, **engines}, task.unit_tasks(), seed)
+
+
+def run(task: CompositeTask, request: Any = None, seed: int = 0, strict: bool = False) -> tuple[Any, Driver, Executor]:
+    """Drives a request to its end: (result, driver, executor)."""
+
+    async def main() -> tuple[Any, Driver, Executor]:
+        ex = executor(task, seed)
+        driver = Driver(task, request, ex, Store(), strict)
+        return await asyncio.wait_for(driver.run(), 5), driver, ex
+
+    return asyncio.run(main())
+
+
+def drive(task: CompositeTask, request: Any, use: Callable[..., Any], seed: int = 0) -> tuple[Any, Any]:
+    """(what `use(head, driver)` made of the response when it began, final result)."""
+
+    async def main() -> tuple[Any, Any]:
+        driver = Driver(task, request, executor(task, seed), Store())
+        job = asyncio.create_task(driver.run())
+        job.add_done_callback(lambda t: t.exception())
+        head = await driver.head
+        return await use(head, driver), await job
+
+    return asyncio.run(main())
