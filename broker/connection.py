@@ -303,12 +303,19 @@ class Broker:
         self._up.clear()
         for task in self._tasks:
             task.cancel()
-        await self.nc.close()
-        self._requests.fail_all()
+        for subscription in list(self._subscriptions.values()):
+            await subscription.close()
+        await self._requests.stop()
+        try:
+            await self.nc.close()
+        except OSError:
+            pass  # away: what was buffered is lost with this process
 
     async def _error(self, error: Exception) -> None:
-        if not self._was_up and "authorization" in str(error).lower():
-            raise ConnectFailed(f"NATS refuses the token: {error}") from error
+        if "authorization" in str(error).lower():
+            if not self._was_up:
+                raise ConnectFailed(f"NATS refuses the token: {error}") from error
+            self._start(self._end)
         if isinstance(error, nats.errors.SlowConsumerError):
             self._lost(self._subscriptions.get(error.sub))
         kind, at = self._logged
@@ -326,9 +333,7 @@ class Broker:
     async def _reconnected(self) -> None:
         self._up.set()
         for callback in list(self._on_reconnect):
-            task = asyncio.get_running_loop().create_task(self._guarded(callback))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(callback)
 
     async def _closed(self) -> None:
         self._up.clear()
@@ -336,11 +341,20 @@ class Broker:
         if not self._closing and self.on_closed is not None:
             self.on_closed()
 
+    async def _end(self) -> None:
+        """The server refuses the token for good: asking again is of no use."""
+        await self.nc.close()
+
+    def _start(self, callback: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(callback))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _guarded(self, callback: Callable[[], Awaitable[None]]) -> None:
         try:
             await callback()
         except Exception as error:
-            log.error("after a reconnect of %s: %s", self.name, type(error).__name__)
+            log.error("a callback of connection %s raised %s", self.name, type(error).__name__)
 
     @staticmethod
     def _lost(subscription: Subscription | None) -> None:

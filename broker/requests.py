@@ -47,10 +47,18 @@ class Requests:
         self._nc = nc
         self._under_way: dict[str, _Answer] = {}
         self._count = 0
+        self._sub: Any = None
         self._prefix = nc.new_inbox()
 
     async def start(self) -> None:
-        await self._nc.subscribe(f"{self._prefix}.*", cb=self._on_message, pending_bytes_limit=0)
+        self._sub = await self._nc.subscribe(f"{self._prefix}.*", cb=self._on_message, pending_bytes_limit=0)
+
+    async def stop(self) -> None:
+        """Whoever still waits is told that the connection is lost. Idempotent."""
+        self.fail_all()
+        sub, self._sub = self._sub, None
+        if sub is not None and not self._nc.is_closed:
+            await sub.unsubscribe()
 
     async def ask(self, subject: str, data: bytes, timeout: float, headers: dict[str, str] | None = None) -> Message:
         """The one answer. Raises ReadTimeout, NoResponders, ConnectionLost, Disconnected."""

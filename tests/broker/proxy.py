@@ -1,0 +1,56 @@
+"""A TCP proxy in front of a server, to lose answers for real."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlparse
+
+
+class Proxy:
+    """Forwards both ways. While `muted`, what the server says is swallowed; `cut` ends all connections."""
+
+    def __init__(self, url: str) -> None:
+        self._port = urlparse(url).port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.muted = False
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        self.muted = False
+        for writer in self._writers:
+            writer.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        for source, target, answers in ((reader, server_writer, False), (server_reader, writer, True)):
+            self._writers.add(target)
+            task = asyncio.create_task(self._forward(source, target, answers))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool) -> None:
+        try:
+            while data := await source.read(65536):
+                if not (answers and self.muted):
+                    target.write(data)
+                    await target.drain()
+        except OSError:
+            pass
+        finally:
+            self._writers.discard(target)
+            target.close()
