@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin
 
@@ -50,12 +51,16 @@ def sniff(data: bytes) -> str:
             return media_type
     if _is_mpeg_frame(data):
         return "audio/mpeg"
+    return "text/plain" if _is_text(data) else "application/octet-stream"
+
+
+def _is_text(data: bytes) -> bool:
+    """UTF-8 without NUL, as far as the first 512 bytes tell."""
     try:
-        data[:512].decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(data[:512]) - 4:
-            return "application/octet-stream"
-    return "text/plain"
+        text = codecs.getincrementaldecoder("utf-8")().decode(data[:512], final=len(data) <= 512)
+    except UnicodeDecodeError:
+        return False
+    return "\0" not in text
 
 
 def _is_mpeg_frame(data: bytes) -> bool:

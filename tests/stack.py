@@ -1,4 +1,4 @@
-"""The real processes of Cornstalk for tests and benchmarks: nats-server, sidecar, dispatchers, operator, gateways, workers.
+"""The real processes of Cornstalk, for tests and benchmarks.
 
 Each child is started by its module, as `cornstalk up` does, so that a test can crash one at a named point and start it
 again as if nothing had happened.
@@ -201,4 +201,3 @@ class Stack:
 
     def logs(self, tail: int = 2000) -> str:
         return "\n".join(f"--- {p.name}\n{p.read_text()[-tail:]}" for p in sorted(self.home.glob("*.log")))
-
