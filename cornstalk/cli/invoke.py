@@ -1,0 +1,154 @@
+"""`cornstalk invoke`: one request; text to standard output as it comes, sound to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cornstalk.cli.ask import Answer, Ask, raise_failure, stream
+from cornstalk.cli.console import note
+from cornstalk.cli.errors import USAGE, CliError
+from cornstalk.cli.fields import audio_field, split_fields, text_field
+from cornstalk.cli.gateway import Gateway
+from cornstalk.cli.wav import WavWriter
+
+
+@dataclass(frozen=True)
+class Options:
+    """Flags of `invoke`."""
+
+    app: str
+    text: str | None
+    fields: tuple[str, ...]
+    audio: Path | None
+    save: Path | None
+    as_json: bool
+    streamed: bool
+    deadline: float | None
+
+
+async def invoke(gateway: Gateway, options: Options) -> None:
+    """Asks, prints, saves. Ctrl-C cancels the request. Raises CliError."""
+    async with gateway, AsyncExitStack() as stack:
+        ask = await _ask(gateway, options)
+        answer, saved = Answer(), _Saved(options.save, stack)
+        printed = _Printed(live=options.streamed and not options.as_json)
+        try:
+            async for name, piece in stream(gateway, ask, answer):
+                if isinstance(piece, str):
+                    printed.add(name, piece)
+                else:
+                    saved.add(name, piece, answer.rate(name))
+        except asyncio.CancelledError:
+            if answer.request:
+                await gateway.call("DELETE", f"/requests/{answer.request}")
+            raise
+        finally:
+            printed.end_line()
+        raise_failure(answer)
+        if options.as_json:
+            print(json.dumps(_result(answer, saved)))
+        else:
+            printed.rest(answer)
+            saved.tell(answer)
+
+
+async def _ask(gateway: Gateway, options: Options) -> Ask:
+    fields, files = split_fields(options.fields), {}
+    if options.text is not None or options.audio is not None:
+        schema = await _schema(gateway, options.app)
+        if options.text is not None:
+            fields.setdefault(text_field(options.app, schema), options.text)
+        if options.audio is not None:
+            files[audio_field(options.app, schema)] = (options.audio.name, _read(options.audio))
+    return Ask(options.app, fields, files, options.deadline)
+
+
+async def _schema(gateway: Gateway, app: str) -> dict[str, Any]:
+    apps = (await gateway.call("GET", "/apps"))["apps"]
+    for found in apps:
+        if found["name"] == app:
+            schema: dict[str, Any] = found["request"]
+            return schema
+    known = ", ".join(a["name"] for a in apps) or "none"
+    raise CliError(f"no app {app!r} is deployed", why=f"deployed: {known}", next="cornstalk deploy APP.py")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CliError(f"cannot read {path}", why=error.strerror or "", exit_code=USAGE) from error
+
+
+class _Printed:
+    """Text on standard output: the first text field live, the rest once it is whole."""
+
+    def __init__(self, live: bool) -> None:
+        self._live, self._field, self._open = live, "", False
+
+    def add(self, name: str, piece: str) -> None:
+        self._field = self._field or name
+        if self._live and name == self._field and piece:
+            self._open = True
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+
+    def end_line(self) -> None:
+        if self._open:
+            print(flush=True)
+        self._open = False
+
+    def rest(self, answer: Answer) -> None:
+        """Every value that was not printed yet; alone it needs no name."""
+        values = {**answer.plain, **answer.texts, **answer.lists}
+        if self._live and self._field:
+            del values[self._field]
+        alone = len(values) == 1 and not (self._live and self._field)
+        for name, value in values.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            if name not in answer.plain or value not in (None, ""):
+                print(text if alone else f"{name}: {text}")
+
+
+class _Saved:
+    """Sound fields: the first into the file that was asked for, each other beside it, named by its field."""
+
+    def __init__(self, path: Path | None, stack: AsyncExitStack) -> None:
+        self._path, self._stack = path, stack
+        self.writers: dict[str, WavWriter] = {}
+
+    def add(self, name: str, pcm: bytes, rate: int | None) -> None:
+        if self._path is None or rate is None:
+            return
+        if name not in self.writers:
+            path = self._path if not self.writers else self._path.with_stem(f"{self._path.stem}.{name}")
+            self.writers[name] = self._stack.enter_context(WavWriter(path))
+        self.writers[name].add(pcm, rate)
+
+    def tell(self, answer: Answer) -> None:
+        for name, sound in answer.sounds.items():
+            if (writer := self.writers.get(name)) is not None:
+                print(f"{name}: {writer.path}")
+            elif rate := answer.rate(name):
+                note(f"{name}: {len(sound) / 2 / rate:.1f} s of sound, dropped; --save FILE.wav keeps it")
+
+
+def _result(answer: Answer, saved: _Saved) -> dict[str, Any]:
+    response = answer.response() | {name: str(writer.path) for name, writer in saved.writers.items()}
+    return {"request": answer.request, "status": answer.status, "response": response, "times": answer.times}
+
+
+def run_cancellable(work: Any) -> None:
+    """asyncio.run whose Ctrl-C lets the work end its request first; then exit code 1."""
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+        raise CliError("interrupted", why="the request was cancelled") from None

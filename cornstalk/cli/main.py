@@ -1,0 +1,135 @@
+"""The commands and their flags. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cornstalk.cli.errors import CliError
+from cornstalk.cli.paths import use_services
+
+app = typer.Typer(
+    help="Any-to-any multimodal models as independently scaled components.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Store = Annotated[
+    Path | None, typer.Option(help="Folder of the tree: data, logs, tokens. [env CORNSTALK_STORE, ./.cornstalk]")
+]
+Url = Annotated[str | None, typer.Option(help="A gateway. [env CORNSTALK_URL, the tree in the store]")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command()
+def up(
+    apps: Annotated[list[Path] | None, typer.Argument(metavar="[APP.py]...", help="Deployed when ready.")] = None,
+    store: Store = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the first gateway; 0 for a free one.")] = 8700,
+    gateways: Annotated[int, typer.Option(min=1, max=16)] = 1,
+    dispatchers: Annotated[int, typer.Option(min=1, max=16)] = 2,
+    workers: Annotated[int | None, typer.Option(min=0, help="Per component. [what its record says, 2]")] = None,
+    host: Annotated[str, typer.Option(help="Name of this machine, one token.")] = "local",
+    sidecar_bytes: Annotated[int | None, typer.Option(min=1 << 20, help="Shared memory for tensors.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when ready and leave it running.")] = False,
+) -> None:
+    """Run everything on this machine as one process tree."""
+    from cornstalk.cli.state import store_path
+    from cornstalk.cli.tree import Config
+    from cornstalk.cli.up import up as run_up
+    from cornstalk.cli.up import up_detached
+
+    paths = tuple(path.absolute() for path in apps or [])
+    config = Config(store_path(store), port, gateways, dispatchers, workers, host, sidecar_bytes, paths)
+    if detach:
+        up_detached(config)
+    else:
+        run_up(config)
+
+
+@app.command()
+def down(store: Store = None) -> None:
+    """Stop the tree of a store in order. What is durable stays for the next `up`."""
+    from cornstalk.cli.up import down as run_down
+
+    run_down(store)
+
+
+@app.command()
+def deploy(
+    path: Annotated[Path | None, typer.Argument(metavar="[APP.py]")] = None,
+    remove: Annotated[str | None, typer.Option(metavar="NAME", help="Remove an app instead.")] = None,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Deploy an app, or remove one."""
+    from cornstalk.cli.deploy import deploy as run_deploy
+    from cornstalk.cli.gateway import Gateway
+
+    asyncio.run(run_deploy(Gateway.find(url, store), path, remove))
+
+
+@app.command()
+def invoke(
+    name: Annotated[str, typer.Argument(metavar="APP")],
+    text: Annotated[str | None, typer.Argument(help="For the app's text field.")] = None,
+    field: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any field; repeat it.")] = None,
+    audio: Annotated[Path | None, typer.Option(help="A sound file for the app's upload.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Where to put the sound of the answer, as WAV.")] = None,
+    as_json: AsJson = False,
+    stream: Annotated[bool, typer.Option(help="Print text as it comes.")] = True,
+    deadline: Annotated[float | None, typer.Option(help="Seconds from now. [120]")] = None,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Ask an app."""
+    from cornstalk.cli.gateway import Gateway
+    from cornstalk.cli.invoke import Options, run_cancellable
+    from cornstalk.cli.invoke import invoke as run_invoke
+
+    options = Options(name, text, tuple(field or ()), audio, save, as_json, stream, deadline)
+    run_cancellable(run_invoke(Gateway.find(url, store), options))
+
+
+@app.command()
+def status(url: Url = None, store: Store = None, as_json: AsJson = False) -> None:
+    """Show apps, components, workers and processes."""
+    from cornstalk.cli.gateway import Gateway
+    from cornstalk.cli.status import status as run_status
+
+    asyncio.run(run_status(Gateway.find(url, store), store, as_json))
+
+
+@app.command()
+def demo(
+    ask: Annotated[str, typer.Option(help="The question to speak.")] = "What is the capital of France?",
+    store: Annotated[Path | None, typer.Option(help="Folder to use and keep. [a temporary one]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A spoken question in, text and speech out, with real models; then a worker is killed."""
+    from cornstalk.cli.demo import demo as run_demo
+
+    run_demo(ask, store, as_json)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def run(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Run one service in this process: nats, sidecar, dispatcher, operator, gateway or worker."""
+    from cornstalk.cli.run import run as run_service
+
+    run_service(name, context.args)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot reach, 4 timed out."""
+    use_services()
+    try:
+        app()
+    except CliError as error:
+        print("\n".join(error.lines()), file=sys.stderr)
+        sys.exit(error.exit_code)
