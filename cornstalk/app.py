@@ -117,4 +117,7 @@ def _where(error: BaseException, filename: str) -> str:
 def _what(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return error.msg
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return f"ValidationError: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     return f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cornstalk.errors import AppError, RecordError, SetupError
 from cornstalk.pending import current
-from cornstalk.types import Port, make_port
+from cornstalk.types import Port, field_type, make_port
 from cornstalk.values import misfit, no_reference, wire
 
 _NO_TOKEN: Final = re.compile(r"[^a-z0-9]+")
@@ -86,9 +86,8 @@ def _declare(cls: type[UnitTask], call: Any) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name not in hints:
             raise TypeError(f"{cls.__name__}.__call__: input {parameter.name!r} needs a name and a type")
     cls.inputs = {p.name: _input(cls, p, hints[p.name]) for p in parameters}
-    cls.outputs = {n: make_port(n, h) for n, h in get_type_hints(result, include_extras=True).items()}
+    cls.outputs = {n: make_port(n, field_type(f)) for n, f in result.model_fields.items()}
     cls.defaults = {n: p.default for n, p in cls.inputs.items() if not p.required}
-    names = tuple(cls.inputs)
 
     @wraps(call)
     def record(self: UnitTask, *values: Any, **inputs: Any) -> Any:
@@ -96,12 +95,19 @@ def _declare(cls: type[UnitTask], call: Any) -> None:
         if run is None:
             raise RuntimeError("tasks are called inside invoke")
         if values:
-            if len(values) > len(names) or (doubled := inputs.keys() & set(names[: len(values)])):
-                raise TypeError(f"{cls.__name__}: too many inputs" if len(values) > len(names) else f"{doubled} twice")
-            inputs |= zip(names, values, strict=False)
+            inputs = _positional(cls, values, inputs)
         return run.call(self, inputs)
 
     type.__setattr__(cls, "__call__", record)
+
+
+def _positional(cls: type[UnitTask], values: tuple[Any, ...], inputs: dict[str, Any]) -> dict[str, Any]:
+    if len(values) > len(cls.inputs):
+        raise TypeError(f"{cls.__name__} takes {len(cls.inputs)} inputs, got {len(values)}")
+    given = dict(zip(cls.inputs, values, strict=False))
+    if doubled := sorted(given.keys() & inputs.keys()):
+        raise TypeError(f"{cls.__name__}: input {doubled[0]!r} is given twice")
+    return given | inputs
 
 
 def _input(cls: type[UnitTask], parameter: inspect.Parameter, hint: Any) -> Port:

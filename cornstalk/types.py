@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from cornstalk.messages import Edge, Kind, Upload
@@ -48,7 +49,7 @@ class Pcm:
 
     @property
     def media_type(self) -> str:
-        return f"audio/L16;rate={self.rate};channels=1"
+        return f"audio/pcm;rate={self.rate};channels=1"
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return {**handler(schema), "contentMediaType": self.media_type}
@@ -105,6 +106,12 @@ class Port:
         base = get_args(self.type)[0] if get_origin(self.type) is Annotated and self.pcm else self.type
         return base if base in (str, bytes, int, float, bool) else None
 
+    @property
+    def empty(self) -> Any:
+        """What a stream of this type adds up to without a piece: "", b"" or []."""
+        base = bare(self.type)[0]
+        return (get_origin(base) or base)()
+
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
         return adapter(self.type)
@@ -125,12 +132,17 @@ def bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return hint, ()
 
 
+def field_type(field: FieldInfo) -> Any:
+    """The type of a pydantic field, with its marks."""
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+
+
 def is_stream(hint: Any) -> bool:
     return STREAM in bare(hint)[1]
 
 
 def pcm_of(hint: Any) -> Pcm | None:
-    """The audio format that a type declares. For a pydantic field give `Annotated[f.annotation, *f.metadata]`."""
+    """The audio format that a type declares (of a pydantic field: of its `field_type`)."""
     return next((m for m in bare(hint)[1] if isinstance(m, Pcm)), None)
 
 
@@ -158,4 +170,16 @@ def make_port(name: str, hint: Any, *, required: bool = True, default: Any = Non
     )
 
 
-__all__ = ["STREAM", "Audio", "Pcm", "Port", "Stream", "Tensor", "Upload", "is_stream", "make_port", "pcm_of"]
+__all__ = [
+    "STREAM",
+    "Audio",
+    "Pcm",
+    "Port",
+    "Stream",
+    "Tensor",
+    "Upload",
+    "field_type",
+    "is_stream",
+    "make_port",
+    "pcm_of",
+]
