@@ -173,6 +173,11 @@ def cancel_hint(request: str) -> str:
 ALL_CANCEL_HINTS: Final = "ctl.cancel.*"
 
 
+def attach_hint(request: str) -> str:
+    """Gateway -> gateways, core: a client listens to the request, so nobody cancels it for having been left."""
+    return f"ctl.attach.{request}"
+
+
 def release_hint(host: str) -> str:
     """Dispatcher -> the sidecar of a host, core: blocks nobody needs any more. A hint; their TTL is the truth."""
     return f"ctl.release.{host}"

@@ -1,4 +1,4 @@
-"""Publishing work items: driver and dispatcher give the same item the same Msg-Id, so that doing it twice is harmless."""
+"""Publishing work items: driver and dispatcher give the same item the same Msg-Id, so doing it twice is harmless."""
 
 from __future__ import annotations
 
