@@ -54,13 +54,13 @@ class Reassembly(Generic[T]):
         """A read begins now: the sequence it must start from."""
         self._reading = True
         self._lost_while_reading = False
+        self._held.clear()
         return self.position + 1
 
     def page(self, messages: Iterable[tuple[int, T]], last: bool) -> None:
         """What the read brought, ascending; `last` if nothing more was stored at that moment."""
         for seq, message in messages:
-            if seq > self.position:
-                self._hand_out(seq, message)
+            self._hand_out(seq, message)
         self.missing = self._lost_while_reading or not last
         self._reading = False
         held, self._held = self._held, []
@@ -71,7 +71,6 @@ class Reassembly(Generic[T]):
         """The read brought nothing: read again."""
         self._reading = False
         self.missing = True
-        self._held.clear()
 
     def _hand_out(self, seq: int, message: T) -> None:
         self._ready.append(message)
