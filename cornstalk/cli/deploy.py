@@ -23,13 +23,13 @@ def _read(path: Path) -> bytes:
         raise CliError(f"cannot read {path}", why=error.strerror or "", exit_code=USAGE) from error
 
 
-async def deploy(gateway: Gateway, path: Path | None, remove: str | None) -> None:
+async def deploy(url: str | None, store: Path | None, path: Path | None, remove: str | None) -> None:
     """Deploys a file or removes an app, and prints what that means for its components."""
     if (path is None) == (remove is None):
         raise CliError(
             "deploy what?", next="cornstalk deploy APP.py, or cornstalk deploy --remove NAME", exit_code=USAGE
         )
-    async with gateway:
+    async with Gateway.find(url, store) as gateway:
         if path is not None:
             done = await deploy_file(gateway, path)
             print(f"{done['name']} {done['version']}")

@@ -69,9 +69,8 @@ def deploy(
 ) -> None:
     """Deploy an app, or remove one."""
     from cornstalk.cli.deploy import deploy as run_deploy
-    from cornstalk.cli.gateway import Gateway
 
-    asyncio.run(run_deploy(Gateway.find(url, store), path, remove))
+    asyncio.run(run_deploy(url, store, path, remove))
 
 
 @app.command()

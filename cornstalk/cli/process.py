@@ -127,11 +127,11 @@ class Kept:
             if self.process.poll() is None:
                 self._changed()
                 await _ended(self.process)
+            code = self.process.poll()
             if self._stopping.is_set():
                 return
             if time.monotonic() - begun > STEADY:
                 pause = FIRST_PAUSE
-            code = self.process.poll()
             log.warning("%s ended with %s: starts again in %.1f s", self.process.name, code, pause)
             self._changed()
             if await self._stopped_within(pause):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +64,7 @@ def bar(span: Span, total: float, width: int) -> str:
     """`width` characters for `total` seconds. Every part that took any time shows."""
 
     def column(at: float) -> int:
-        return min(width - 1, int(at / total * width)) if total > 0 else 0
+        return min(width - 1, int(at / total * width + 1e-6)) if total > 0 else 0
 
     cells = [NOTHING] * width
     for mark, begin, end in (
@@ -72,7 +73,8 @@ def bar(span: Span, total: float, width: int) -> str:
         (RUN, span.started, span.ended),
     ):
         if end > begin:
-            for index in range(column(begin), max(column(begin), column(end - 1e-9)) + 1):
+            last = math.ceil(end / total * width - 1e-6)
+            for index in range(column(begin), max(column(begin) + 1, min(width, last))):
                 cells[index] = mark
     if span.first >= 0:
         cells[column(span.first)] = FIRST
