@@ -105,6 +105,7 @@ def purgeable(request: str) -> tuple[str, str]:
 
 ALL_FACTS: Final = "run.>"
 ALL_ACCEPTED: Final = "run.*.accepted"
+ALL_FINISHES: Final = "run.*.end"
 ALL_CHUNKS: Final = "chunk.>"
 
 
