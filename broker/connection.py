@@ -170,7 +170,7 @@ class Broker:
             try:
                 await self.api("INFO", timeout=2.0)
                 return
-            except (BrokerError, ConnectionLost):
+            except BrokerError:
                 await asyncio.sleep(0.02)
 
     @property
@@ -258,7 +258,7 @@ class Broker:
             if timeout <= 0:
                 raise DeadlineExceeded(f"{_kind(subject)}: not confirmed before the deadline")
             try:
-                answer = await self._requests.ask(subject, data, timeout, all_headers or None)
+                (answer,) = await self._requests.ask(subject, data, timeout, all_headers or None)
                 ack = _pub_ack.decode(answer.data)
                 if ack.error is None:
                     return Confirmed(ack.seq, ack.duplicate)
@@ -272,30 +272,36 @@ class Broker:
             pause = min(0.5, pause * 2)
 
     async def api(self, verb: str, body: dict[str, Any] | None = None, *, timeout: float = 5.0) -> dict[str, Any]:
-        """One JetStream API request, `$JS.API.<verb>`. Not repeated. Raises ReadTimeout, Rejected, Disconnected."""
-        data = msgspec.json.encode(body) if body else b""
-        try:
-            answer = await self._requests.ask(f"$JS.API.{verb}", data, timeout)
-        except (NoResponders, ConnectionLost) as error:
-            raise ReadTimeout(f"JetStream does not answer {verb.split('.')[0]}") from error
+        """One JetStream API request, `$JS.API.<verb>`, which must be one that may be done twice.
+
+        Repeated when the connection breaks. Raises ReadTimeout, Rejected, Disconnected.
+        """
+        answer = await self.ask(f"$JS.API.{verb}", msgspec.json.encode(body) if body else b"", timeout)
         reply: dict[str, Any] = msgspec.json.decode(answer.data)
         if "error" in reply:
             raise _refusal(".".join(verb.split(".")[:2]), msgspec.convert(reply["error"], _ApiError))
         return reply
 
     async def ask(self, subject: str, data: bytes, timeout: float) -> Message:
-        """For readers: the message that answers. Raises ReadTimeout, Disconnected."""
-        try:
-            return await self._requests.ask(subject, data, timeout)
-        except (NoResponders, ConnectionLost) as error:
-            raise ReadTimeout("JetStream does not answer a read") from error
+        """For reads: the message that answers. Repeated as `api` is. Raises ReadTimeout, Disconnected."""
+        return (await self._ask_again(self._requests.ask, subject, data, timeout))[-1]
 
     async def ask_many(self, subject: str, data: bytes, timeout: float) -> list[Message]:
-        """For readers: all messages that answer, the last one a status. Raises ReadTimeout, Disconnected."""
-        try:
-            return await self._requests.ask_many(subject, data, timeout)
-        except (NoResponders, ConnectionLost) as error:
-            raise ReadTimeout("JetStream does not answer a read") from error
+        """For reads: all messages that answer, the last one a status. As `ask`."""
+        return await self._ask_again(self._requests.ask_many, subject, data, timeout)
+
+    async def _ask_again(
+        self, ask: Callable[[str, bytes, float], Awaitable[list[Message]]], subject: str, data: bytes, timeout: float
+    ) -> list[Message]:
+        deadline = time.time() + timeout
+        while True:
+            try:
+                await self.wait_connected(deadline)
+                return await ask(subject, data, deadline - time.time())
+            except DeadlineExceeded:
+                raise ReadTimeout("NATS is away") from None
+            except (NoResponders, ConnectionLost):
+                await asyncio.sleep(0.02)
 
     async def close(self) -> None:
         """Sends what is buffered, then closes. Idempotent."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from broker import subjects
 from broker.connection import Broker, Subscription
-from broker.errors import Conflict, DeadlineExceeded, ReadTimeout, RequestEnded
+from broker.errors import Conflict, ReadTimeout, RequestEnded
 from broker.reads import Stored, TooManySubjects, last_stored, last_stored_until, multi_last, pages, stored_at
 from broker.requests import Message
 from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE, RUNS
@@ -95,17 +95,12 @@ class Facts:
         """
         end = time.monotonic() + timeout
         while True:
-            left = end - time.monotonic()
-            if left <= 0:
+            log = await self._read_once(request, end - time.monotonic())
+            if log.upto >= containing or await self._is_gone(request, containing):
+                return log
+            if time.monotonic() + REPEAT >= end:
                 raise ReadTimeout(f"no read reached sequence {containing} in time")
-            try:
-                log = await self._read_once(request, left)
-                if log.upto >= containing or await self._is_gone(request, containing):
-                    return log
-            except ReadTimeout:
-                if not self._broker.connected:
-                    await self._await_connection(end)
-            await asyncio.sleep(min(REPEAT, max(0.0, end - time.monotonic())))
+            await asyncio.sleep(REPEAT)
 
     async def count(self, filter_subject: str) -> int:
         """How many subjects that match hold a fact, as the leader sees it. Raises ReadTimeout."""
@@ -140,12 +135,6 @@ class Facts:
         """Whether the leader no longer has this fact of the request: then no read will ever contain it."""
         stored = await stored_at(self._broker, RUNS, seq)
         return stored is None or not stored.subject.startswith(f"run.{request}.")
-
-    async def _await_connection(self, end: float) -> None:
-        try:
-            await self._broker.wait_connected(time.time() + end - time.monotonic())
-        except DeadlineExceeded:
-            raise ReadTimeout("NATS is away") from None
 
 
 class Watch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator
@@ -25,7 +24,6 @@ PAGE_BYTES: Final = 4 << 20
 NO_MESSAGE: Final = 10037
 
 _STREAM_GET_TIMEOUT: Final = 2.0
-_AGAIN: Final = 0.02
 
 
 class Stored(Struct, frozen=True):
@@ -52,13 +50,13 @@ async def last_stored(
 async def last_stored_until(broker: Broker, stream: str, subject: str, deadline: float) -> Stored | None:
     """As `last_stored`, repeated through an outage. Raises DeadlineExceeded at `deadline` (Unix seconds)."""
     while True:
+        left = deadline - time.time()
+        if left <= 0:
+            raise DeadlineExceeded(f"{stream} could not be read before the deadline")
         try:
-            return await last_stored(broker, stream, subject)
+            return await last_stored(broker, stream, subject, timeout=min(left, _STREAM_GET_TIMEOUT))
         except ReadTimeout:
-            await broker.wait_connected(deadline)
-            if time.time() >= deadline:
-                raise DeadlineExceeded(f"{stream} could not be read before the deadline") from None
-            await asyncio.sleep(_AGAIN)
+            continue
 
 
 async def stored_at(broker: Broker, stream: str, seq: int, *, timeout: float = _STREAM_GET_TIMEOUT) -> Stored | None:

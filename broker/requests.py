@@ -60,9 +60,11 @@ class Requests:
         if sub is not None and not self._nc.is_closed:
             await sub.unsubscribe()
 
-    async def ask(self, subject: str, data: bytes, timeout: float, headers: dict[str, str] | None = None) -> Message:
+    async def ask(
+        self, subject: str, data: bytes, timeout: float, headers: dict[str, str] | None = None
+    ) -> list[Message]:
         """The one answer. Raises ReadTimeout, NoResponders, ConnectionLost, Disconnected."""
-        return (await self._ask(subject, data, timeout, headers, many=False))[-1]
+        return await self._ask(subject, data, timeout, headers, many=False)
 
     async def ask_many(self, subject: str, data: bytes, timeout: float) -> list[Message]:
         """All answers, the last one being the status message that ends them. Raises as `ask`."""

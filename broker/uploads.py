@@ -11,7 +11,7 @@ import msgspec
 
 from broker import subjects
 from broker.connection import Broker
-from broker.errors import Conflict, ReadTimeout, UploadGone
+from broker.errors import Conflict, UploadGone
 from broker.reads import Stored, direct_last, last_stored_until
 from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE, UPLOADS
 from cornstalk.messages import Upload
@@ -60,9 +60,10 @@ class Spool:
     async def get(self, upload: Upload, *, timeout: float) -> bytes:
         """The bytes, as they were put. Raises UploadGone (expired, incomplete, other digest) and ReadTimeout."""
         deadline = time.time() + timeout
-        manifest = await self._manifest(upload.digest, deadline)
+        manifest = await self._read(upload.digest, 0, deadline)
         if manifest is None:
             raise UploadGone("the upload has expired")
+        count = _decoder.decode(manifest.data).parts
         at_once = asyncio.Semaphore(PARTS_AT_ONCE)
 
         async def part(number: int) -> bytes:
@@ -74,7 +75,7 @@ class Spool:
 
         try:
             async with asyncio.TaskGroup() as group:
-                parts = [group.create_task(part(number)) for number in range(1, manifest[0].parts + 1)]
+                parts = [group.create_task(part(number)) for number in range(1, count + 1)]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         data = b"".join(task.result() for task in parts)
@@ -131,14 +132,8 @@ class Spool:
         return None if stored is None else (_decoder.decode(stored.data), stored)
 
     async def _read(self, digest: str, number: int, deadline: float) -> Stored | None:
-        while True:
-            left = deadline - time.time()
-            if left <= 0:
-                raise ReadTimeout("the upload could not be read in time")
-            try:
-                return await direct_last(self._broker, UPLOADS, subjects.upload(digest, number), timeout=min(2.0, left))
-            except ReadTimeout:
-                await asyncio.sleep(min(0.05, left))
+        left = deadline - time.time()
+        return await direct_last(self._broker, UPLOADS, subjects.upload(digest, number), timeout=left)
 
 
 async def _digest(data: bytes) -> str:
