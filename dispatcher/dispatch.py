@@ -1,0 +1,89 @@
+"""The dispatcher's loop: a stored fact comes in, what it makes ready goes out, then it is acked."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.connection import Broker
+from broker.crash import crash_at
+from broker.facts import Facts
+from broker.pull import Delivery, PullLoop
+from broker.subjects import DISPATCH, RUNS, parse_run
+from cornstalk.graph import State, decide, releasable
+from cornstalk.messages import FACTS, Accepted, Fact, Finish, Malformed, NewerVersion, decode
+from dispatcher.deadletter import DeadLetters
+from dispatcher.deadlines import Deadlines
+from dispatcher.held import Held
+from dispatcher.publisher import Publisher
+from dispatcher.purge import Purger
+from dispatcher.releases import Releases
+from dispatcher.state import StateCache
+
+log = logging.getLogger(__name__)
+
+CREDITS: Final = 256
+NEWER: Final = 5.0
+"""Seconds until a fact of a newer release is offered again, to a dispatcher that may be newer as well."""
+
+
+class Dispatcher:
+    """Holds no authority: whatever it forgets in a crash is read again, and what it did not ack is redelivered.
+
+    Any number may run at once; each decision is the same whoever takes it, and storing it twice is harmless.
+    """
+
+    def __init__(
+        self, broker: Broker, facts: Facts, publisher: Publisher, deadlines: Deadlines, purger: Purger
+    ) -> None:
+        self._publisher, self._deadlines, self._purger = publisher, deadlines, purger
+        self._cache = StateCache(facts)
+        self._held = Held(publisher)
+        self._dead_letters = DeadLetters(broker, publisher)
+        self.releases = Releases(broker)
+        self.pulls = PullLoop(broker, RUNS, DISPATCH, self.handle, credits=CREDITS)
+
+    async def handle(self, delivery: Delivery) -> None:
+        """One delivery. Its order of arrival counts until the first await: the cache follows it there."""
+        self._cache.follow(delivery)
+        try:
+            key = parse_run(delivery.subject)
+            fact: Fact = decode(FACTS[key.kind], delivery.data)
+        except NewerVersion as error:
+            log.warning("handed back: %s", error)
+            self._cache.forget(key.request)
+            return await delivery.nak(NEWER)
+        except (Malformed, ValueError) as error:
+            return await self._dead_letters.bury(delivery, error)
+        state = self._cache.fold(key.request, fact, delivery)
+        crash_at("dispatcher.received")
+        if state is None:
+            state = await self._cache.read(key.request, delivery.stream_seq)
+        crash_at("dispatcher.read")
+        decisions = decide(state, fact)
+        crash_at("dispatcher.decided")
+        if decisions and state.accepted is not None:
+            rest = await self._publisher.publish(state.accepted, decisions)
+            crash_at("dispatcher.published")
+            if rest:
+                await self._held.keep(delivery, state.accepted, state, rest)
+                return self._after(key.request, state, fact)
+        await delivery.ack()
+        crash_at("dispatcher.acked")
+        self._after(key.request, state, fact)
+
+    def _after(self, request: str, state: State, fact: Fact) -> None:
+        """What need not be done before the ack: hints, and timers that are rebuilt from the log."""
+        self.releases.add(request, state, releasable(state, fact))
+        if isinstance(fact, Accepted) and state.finish is None:
+            self._deadlines.add(request, fact.deadline)
+        elif isinstance(fact, Finish):
+            self._deadlines.drop(request)
+            self._purger.add(request, state.accepted.resume_grace if state.accepted else 0.0)
+
+    async def close(self, timeout: float) -> None:
+        """Stops pulling and ends what is under way; the rest is redelivered."""
+        await self.pulls.stop()
+        await self.pulls.join(timeout)
+        await self._held.close()
+        await self.releases.close()

@@ -1,0 +1,68 @@
+"""Triggers whose items cannot be stored now: kept in progress outside the credits, so that they stall nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from broker.pull import Delivery
+from broker.topology import DISPATCH_ACK_WAIT
+from cornstalk.graph import Decision, State
+from cornstalk.messages import Accepted
+from dispatcher.publisher import Publisher
+
+MAX_HELD: Final = 2048
+"""Half of the consumer's max_ack_pending."""
+HAND_BACK: Final = 2.0
+"""Seconds after which a trigger over the bound comes again."""
+SIGN_OF_LIFE: Final = DISPATCH_ACK_WAIT / 3
+
+
+class Held:
+    """Tries again with back-off until all is stored, the request has ended or its deadline is over; then acks.
+
+    Memory only: after a crash the triggers are redelivered. Over MAX_HELD a trigger is handed back with delay.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def keep(self, delivery: Delivery, accepted: Accepted, state: State, rest: Sequence[Decision]) -> None:
+        """Returns at once."""
+        if len(self._tasks) >= MAX_HELD:
+            await delivery.nak(HAND_BACK)
+            return
+        task = asyncio.create_task(self._keep(delivery, accepted, state, rest))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Lets go of all: what is not acked is redelivered to another dispatcher."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, delivery: Delivery, accepted: Accepted, state: State, rest: Sequence[Decision]) -> None:
+        living = asyncio.create_task(_stay(delivery))
+        try:
+            pause = 0.05
+            while rest and state.finish is None and time.time() < accepted.deadline:
+                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = min(1.0, pause * 2)
+                rest = await self._publisher.publish(accepted, rest)
+        finally:
+            living.cancel()
+        await delivery.ack()
+
+
+async def _stay(delivery: Delivery) -> None:
+    while True:
+        await delivery.in_progress()
+        await asyncio.sleep(SIGN_OF_LIFE)

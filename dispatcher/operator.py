@@ -1,0 +1,90 @@
+"""`python -m dispatcher.operator`: owner of the topology. Runs once: a second one waits for the lock of the first."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+
+import uvloop
+
+from broker.connection import Broker
+from broker.errors import BrokerError
+from broker.topology import ensure_core
+from dispatcher.lock import Lock
+from dispatcher.topology import Reconciler
+
+log = logging.getLogger("operator")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Order: flag, environment, default. Where NATS is: `broker.connection.Broker.from_env`."""
+
+    poll: float
+    """Seconds between two rounds."""
+    replicas: int
+    """Worker processes of a component that is new."""
+
+
+def configured(arguments: list[str]) -> Config:
+    """Raises SystemExit for wrong usage."""
+    parser = argparse.ArgumentParser(prog="python -m dispatcher.operator", description=__doc__)
+    parser.add_argument("--poll", type=float, default=0.5)
+    parser.add_argument("--replicas", type=int, default=int(os.environ.get("CORNSTALK_REPLICAS", "2")))
+    return Config(**vars(parser.parse_args(arguments)))
+
+
+async def serve(config: Config) -> None:
+    """Until SIGTERM or SIGINT, or NATS refuses the connection for good. Raises BrokerError at the start only."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = await Broker.from_env("operator")
+    broker.on_closed = stop.set
+    try:
+        await ensure_core(broker)
+        log.info("core topology is there")
+        lock = Lock(broker, "operator")
+        working = [asyncio.create_task(lock.run()), asyncio.create_task(_rounds(broker, lock, config))]
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((*working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        for task in (*working, stopping):
+            task.cancel()
+        results = await asyncio.gather(*working, stopping, return_exceptions=True)
+        await lock.release()
+        for error in results:
+            if isinstance(error, Exception):
+                raise error
+    finally:
+        await broker.close()
+
+
+async def _rounds(broker: Broker, lock: Lock, config: Config) -> None:
+    reconciler = Reconciler(broker, config.replicas)
+    while True:
+        if lock.held:
+            try:
+                await reconciler.round()
+            except BrokerError as error:
+                log.warning("round broken off: %s", error)
+        await asyncio.sleep(config.poll)
+
+
+def main() -> int:
+    logging.basicConfig(level=os.environ.get("CORNSTALK_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
+    try:
+        uvloop.run(serve(configured(sys.argv[1:])))
+    except BrokerError as error:
+        print(f"operator: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Which components there must be: as the deployed apps say, and as long as a running request needs them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import msgspec
+
+from broker import topology
+from broker.connection import Broker
+from broker.errors import Rejected
+from broker.facts import Facts
+from broker.registry import Registry
+from broker.subjects import APPS, COMPONENTS, finish, parse_run
+from cornstalk.messages import Accepted, Malformed, Message, NewerVersion, decode, encode
+from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+
+class Reconciler:
+    """Makes queues and component records what the apps bucket says. Its only writer; holds nothing between two rounds.
+
+    A component of several apps is one record and one queue. One that no app names keeps its queue and its workers until
+    nothing waits or runs in it and no running request was accepted by an app version that names it; then it goes.
+    A crash at any line is mended by the next round.
+    """
+
+    def __init__(self, broker: Broker, replicas: int) -> None:
+        """`replicas`: worker processes of a new component."""
+        self._broker, self._replicas = broker, replicas
+        self._facts = Facts(broker)
+        self._apps = Registry(broker, APPS)
+        self._components = Registry(broker, COMPONENTS)
+        self._made: set[str] = set()  # queues this process has made or checked
+
+    async def round(self) -> None:
+        """One round. Raises BrokerError."""
+        specs, users = await self._wanted()
+        records = await self._records()
+        for component, spec in specs.items():
+            await self._keep(component, spec, tuple(users[component]), records.get(component))
+        for component in records.keys() - specs.keys():
+            await self._give_up(records[component])
+
+    async def _wanted(self) -> tuple[dict[str, ComponentSpec], dict[str, list[str]]]:
+        """What each component of the deployed apps is, and the names of those apps."""
+        specs: dict[str, ComponentSpec] = {}
+        users: dict[str, list[str]] = {}
+        for key, app in sorted((await self._versions()).items()):
+            if "." in key:
+                continue  # an older version: its running requests hold what they need
+            for component, spec in app.components.items():
+                specs[component] = spec
+                users.setdefault(component, []).append(app.name)
+        return specs, users
+
+    async def _versions(self) -> dict[str, AppRecord]:
+        return {
+            k: r for k, e in (await self._apps.entries()).items() if (r := _decoded(AppRecord, k, e.data)) is not None
+        }
+
+    async def _records(self) -> dict[str, ComponentRecord]:
+        entries = await self._components.entries()
+        return {k: r for k, e in entries.items() if (r := _decoded(ComponentRecord, k, e.data)) is not None}
+
+    async def _keep(
+        self, component: str, spec: ComponentSpec, apps: tuple[str, ...], old: ComponentRecord | None
+    ) -> None:
+        """The queue first, so that an active record means: it is there."""
+        if component not in self._made or old is None or old.state != "active":
+            await topology.ensure_component(self._broker, component)
+            self._made.add(component)
+        new = ComponentRecord(
+            id=component,
+            kind=spec.kind,
+            task=spec.task,
+            identity=spec.identity,
+            apps=apps,
+            replicas=old.replicas if old is not None else self._replicas,
+        )
+        if new != old:
+            await self._write(new)
+            log.info("component %s serves %s", component, ", ".join(apps))
+
+    async def _give_up(self, record: ComponentRecord) -> None:
+        """`draining` is written last of all, for it ends the workers; then the apps are looked at once more."""
+        if record.state == "active":
+            if record.apps:
+                await self._write(msgspec.structs.replace(record, apps=()))
+            if not await self._idle(record.id):
+                return
+            await self._write(msgspec.structs.replace(record, apps=(), state="draining"))
+        if record.id in (await self._wanted())[0]:
+            return  # deployed again: the next round keeps it
+        await topology.remove_component(self._broker, record.id)
+        self._made.discard(record.id)
+        await self._components.delete(record.id)
+        log.info("component %s is drained and gone", record.id)
+
+    async def _idle(self, component: str) -> bool:
+        try:
+            load = await topology.backlog(self._broker, component)
+        except Rejected:
+            return True  # its queue is gone already
+        if any(load.pending.values()) or any(load.in_flight.values()):
+            return False
+        return not await self._needed(component)
+
+    async def _needed(self, component: str) -> bool:
+        """Whether a request that has not ended began on an app version that names the component."""
+        users = {(a.name, a.version) for a in (await self._versions()).values() if component in a.components}
+        async for stored in self._facts.accepted():
+            request = parse_run(stored.subject).request
+            fact = _decoded(Accepted, request, stored.data)
+            if fact is None or (fact.app, fact.app_version) not in users:
+                continue
+            if await self._facts.last(finish(request)) is None:
+                return True
+        return False
+
+    async def _write(self, record: ComponentRecord) -> None:
+        await self._components.put(record.id, encode(record))
+
+
+def _decoded(kind: type[M], key: str, data: bytes) -> M | None:
+    try:
+        return decode(kind, data)
+    except (Malformed, NewerVersion) as error:
+        log.warning("record %s is left alone: %s", key, type(error).__name__)
+        return None
