@@ -16,21 +16,14 @@ import msgspec
 import nats.aio.client
 import nats.errors
 
-from broker.errors import (
-    BrokerError,
-    Conflict,
-    ConnectFailed,
-    DeadlineExceeded,
-    Disconnected,
-    PayloadTooLarge,
-    QueueFull,
-    ReadTimeout,
-    Rejected,
-    StorageFull,
-)
+from broker.discovery import MINIMUM
+from broker.errors import BrokerError, ConnectFailed, DeadlineExceeded, Disconnected, PayloadTooLarge, ReadTimeout
+from broker.refusals import TRANSIENT, ApiError, refusal
 from broker.requests import ConnectionLost, Message, NoResponders, Requests, send
-from broker.server import MINIMUM
 from broker.subjects import MSG_ID, TTL
+from broker.subscription import Subscription
+
+__all__ = ["Broker", "Confirmed", "Subscription"]
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +33,6 @@ PUBLISH_TIMEOUT: Final = 1.5
 HEADER_ROOM: Final = 4096
 """Bytes that headers may take of the server's max_payload."""
 
-WRONG_LAST_SEQUENCE: Final = 10071
-WRITE_IN_FLIGHT: Final = 10164
-DUPLICATE_IN_PROCESS: Final = 10158
-STREAM_FULL: Final = 10077
-STORAGE_FULL: Final = (10023, 10028, 10047)
-MESSAGE_TOO_LARGE: Final = 10054
-UNAVAILABLE: Final = 10008
-_TRANSIENT: Final = (DUPLICATE_IN_PROCESS, UNAVAILABLE)
-
 
 class Confirmed(NamedTuple):
     """A stored message."""
@@ -57,45 +41,13 @@ class Confirmed(NamedTuple):
     duplicate: bool
 
 
-class _ApiError(msgspec.Struct):
-    code: int
-    err_code: int = 0
-    description: str = ""
-
-
 class _PubAck(msgspec.Struct):
     seq: int = 0
     duplicate: bool = False
-    error: _ApiError | None = None
+    error: ApiError | None = None
 
 
 _pub_ack = msgspec.json.Decoder(_PubAck)
-
-
-class Subscription:
-    """A core subscription. `close` is idempotent; messages that arrived before it are still handled."""
-
-    def __init__(self, broker: Broker, sub: Any, on_lost: Callable[[], None] | None) -> None:
-        self._broker = broker
-        self._sub = sub
-        self.on_lost = on_lost
-
-    async def close(self) -> None:
-        if self._broker.forget(self._sub):
-            try:
-                await self._sub.unsubscribe()
-            except nats.errors.Error:
-                pass  # closed with its connection
-
-    async def drain(self) -> None:
-        """Like close, but returns when all that the server had sent before is handled; after 2 s in any case."""
-        if not self._broker.connected:
-            await self.close()
-        elif self._broker.forget(self._sub):
-            try:
-                await asyncio.wait_for(self._sub.drain(), 2.0)
-            except (nats.errors.Error, TimeoutError):
-                pass  # its messages were lost with the connection
 
 
 class Broker:
@@ -222,12 +174,7 @@ class Broker:
             )
         except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError) as error:
             raise Disconnected("the connection to NATS is closed") from error
-        subscription = self._subscriptions[sub] = Subscription(self, sub, on_lost)
-        return subscription
-
-    def forget(self, sub: Any) -> bool:
-        """For Subscription: True the first time."""
-        return self._subscriptions.pop(sub, None) is not None
+        return Subscription(self.nc, sub, self._subscriptions, on_lost)
 
     async def publish_stored(
         self,
@@ -262,8 +209,8 @@ class Broker:
                 ack = _pub_ack.decode(answer.data)
                 if ack.error is None:
                     return Confirmed(ack.seq, ack.duplicate)
-                if ack.error.err_code not in _TRANSIENT:
-                    raise _refusal(_kind(subject), ack.error)
+                if ack.error.err_code not in TRANSIENT:
+                    raise refusal(_kind(subject), ack.error)
             except ReadTimeout:
                 continue
             except (NoResponders, ConnectionLost):
@@ -279,7 +226,7 @@ class Broker:
         answer = await self.ask(f"$JS.API.{verb}", msgspec.json.encode(body) if body else b"", timeout)
         reply: dict[str, Any] = msgspec.json.decode(answer.data)
         if "error" in reply:
-            raise _refusal(".".join(verb.split(".")[:2]), msgspec.convert(reply["error"], _ApiError))
+            raise refusal(".".join(verb.split(".")[:2]), msgspec.convert(reply["error"], ApiError))
         return reply
 
     async def ask(self, subject: str, data: bytes, timeout: float) -> Message:
@@ -322,8 +269,8 @@ class Broker:
             if not self._was_up:
                 raise ConnectFailed(f"NATS refuses the token: {error}") from error
             self._start(self._end)
-        if isinstance(error, nats.errors.SlowConsumerError):
-            self._lost(self._subscriptions.get(error.sub))
+        if isinstance(error, nats.errors.SlowConsumerError) and error.sub in self._subscriptions:
+            self._subscriptions[error.sub].lost()
         kind, at = self._logged
         now = time.monotonic()
         if kind != type(error).__name__ or now > at + 5.0:
@@ -334,7 +281,7 @@ class Broker:
         self._up.clear()
         self._requests.fail_all()
         for subscription in list(self._subscriptions.values()):
-            self._lost(subscription)
+            subscription.lost()
 
     async def _reconnected(self) -> None:
         self._up.set()
@@ -362,11 +309,6 @@ class Broker:
         except Exception as error:
             log.error("a callback of connection %s raised %s", self.name, type(error).__name__)
 
-    @staticmethod
-    def _lost(subscription: Subscription | None) -> None:
-        if subscription is not None and subscription.on_lost is not None:
-            subscription.on_lost()
-
 
 def _address() -> tuple[str, str | None]:
     """URL and token from the environment."""
@@ -385,17 +327,3 @@ def _address() -> tuple[str, str | None]:
 def _kind(subject: str) -> str:
     """First token: what it is about, without anybody's ids."""
     return subject.split(".", 1)[0]
-
-
-def _refusal(what: str, error: _ApiError) -> BrokerError:
-    match error.err_code:
-        case code if code in (WRONG_LAST_SEQUENCE, WRITE_IN_FLIGHT):
-            return Conflict(code, f"{what}: {error.description}")
-        case code if code == STREAM_FULL:
-            return QueueFull(f"{what}: {error.description}")
-        case code if code in STORAGE_FULL:
-            return StorageFull(f"{what}: {error.description}")
-        case code if code == MESSAGE_TOO_LARGE:
-            return PayloadTooLarge(f"{what}: {error.description}")
-        case code:
-            return Rejected(code, f"{what}: {error.description}")

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from broker.connection import Broker
 from broker.errors import DeadlineExceeded, ReadTimeout, Rejected
+from broker.refusals import NO_MESSAGE
 from broker.requests import STATUS, Message
 
 PAGE: Final = 256
@@ -21,7 +22,6 @@ PAGE: Final = 256
 PAGE_BYTES: Final = 4 << 20
 """A page ends after the message that passes this."""
 
-NO_MESSAGE: Final = 10037
 
 _STREAM_GET_TIMEOUT: Final = 2.0
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from broker import subjects
 from broker.connection import Broker
 from broker.errors import Rejected, TopologyError
+from broker.refusals import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 from broker.subjects import LANES
 
 MIB: Final = 1 << 20
@@ -28,9 +29,6 @@ ACK_WAIT: Final = 15.0
 
 HEARTBEAT_TTL: Final = 10.0
 """Seconds that a record in `workers` and `locks` lives without being written again."""
-
-STREAM_NOT_FOUND: Final = 10059
-CONSUMER_NOT_FOUND: Final = 10014
 
 Config = dict[str, Any]
 

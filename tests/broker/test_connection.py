@@ -164,6 +164,37 @@ async def test_core_subscription_tells_losses_and_survives_a_restart(broker: Bro
     assert got == [b"1", b"2"]
 
 
+async def test_what_was_sent_before_closing_arrives(broker: Broker, nats_server: Server) -> None:
+    got: list[bytes] = []
+
+    async def take(message: Message) -> None:
+        got.append(message.data)
+
+    await broker.subscribe_core("ctl.test", take)
+    await broker.nc.flush()
+    other = await Broker.connect(nats_server.url, name="other", token=nats_server.token)
+    for n in range(50):
+        await other.publish_core("ctl.test", b"%d" % n)
+    await other.close()
+    await eventually(lambda: got == [b"%d" % n for n in range(50)])
+
+
+async def test_a_slow_subscriber_is_told_that_messages_were_dropped(broker: Broker) -> None:
+    go = asyncio.Event()
+    lost: list[bool] = []
+
+    async def slow(message: Message) -> None:
+        await go.wait()
+
+    subscription = await broker.subscribe_core("ctl.test", slow, on_lost=lambda: lost.append(True))
+    for _ in range(8300):
+        await broker.publish_core("ctl.test", b"")
+    await eventually(lambda: lost)
+    assert broker.connected
+    go.set()
+    await subscription.close()
+
+
 async def test_closed_connection_raises(nats_server: Server) -> None:
     broker = await Broker.connect(nats_server.url, name="test", token=nats_server.token)
     told: list[bool] = []

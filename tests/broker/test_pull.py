@@ -14,6 +14,7 @@ from broker.connection import Broker
 from broker.errors import QueueFull
 from broker.pull import Delivery, PullLoop
 from broker.server import Server
+from tests.broker.proxy import Proxy
 from tests.waiting import eventually
 
 COMPONENT = "null-x-1"
@@ -144,6 +145,47 @@ async def test_next_item_arrives_after_a_server_restart(
     await put(queue, b"2", b"3")
     await eventually(lambda: sorted(take.got) == [b"1", b"2", b"3"], within=2)
     await loop.stop()
+
+
+async def test_broken_connection_with_pulls_out(queue: Broker, nats_server: Server) -> None:
+    """The server lives on and may hold pulls of the dead connection: no item goes to them."""
+    async with Proxy(nats_server.url) as proxy:
+        worker = await Broker.connect(proxy.url, name="worker", token=nats_server.token)
+        take = Taker()
+        loop = PullLoop(worker, STREAM, "interactive", take, credits=4)
+        await loop.start()
+        await eventually(lambda: loop._asked() == 4)
+        for n in range(3):
+            proxy.cut()
+            await eventually(lambda: not worker.connected)
+            await put(queue, b"%d" % n)
+            await eventually(lambda n=n: len(take.got) == n + 1, within=2)  # type: ignore[misc]
+        assert take.got == [b"0", b"1", b"2"]
+        await loop.stop()
+        await worker.close()
+
+
+async def test_item_sent_into_a_dead_connection_comes_again(broker: Broker, nats_server: Server) -> None:
+    await topology.ensure_component(broker, COMPONENT, ack_wait=0.5)
+    async with Proxy(nats_server.url) as proxy:
+        worker = await Broker.connect(proxy.url, name="worker", token=nats_server.token)
+        take = Taker()
+        loop = PullLoop(worker, STREAM, "interactive", take, credits=4)
+        await loop.start()
+        await eventually(lambda: loop._asked() == 4)
+        await worker.nc.flush()
+        proxy.muted = True
+        await put(broker, b"1")
+        await eventually(lambda: _in_flight(broker))
+        proxy.cut()
+        await eventually(lambda: take.got == [b"1"], within=3)
+        await eventually(lambda: _is_empty(broker))
+        await loop.stop()
+        await worker.close()
+
+
+async def _in_flight(broker: Broker) -> bool:
+    return (await topology.backlog(broker, COMPONENT)).in_flight["interactive"] == 1
 
 
 async def test_items_stored_before_a_kill_are_not_lost(queue: Broker, nats_server: Server) -> None:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import server as server_module
 from broker.connection import Broker
 from broker.errors import ConnectFailed, NotFound, ServerError, StartFailed, StoreLocked, TooOld
-from broker.server import Server, find_server
+from broker.server import MINIMUM, Server, find_server
 from tests.waiting import eventually
 
 
@@ -150,7 +149,7 @@ def test_too_old_server_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("NATS_SERVER_BIN", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = find_server()
-    assert found.version >= server_module.MINIMUM
+    assert found.version >= MINIMUM
     assert found.path != str(tmp_path / "nats-server")
 
 
