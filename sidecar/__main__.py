@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
@@ -64,10 +64,16 @@ async def serve(config: Config) -> None:
         if publishing.done():
             publishing.result()
     finally:
-        publishing.cancel()
-        waiting.cancel()
-        await asyncio.gather(publishing, waiting, return_exceptions=True)
+        await _end(publishing)
+        await _end(waiting)
         await daemon.close()
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    # again and again, for asyncio.wait_for (in the NATS client) loses a cancellation that meets a result
+    while not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=0.1)
 
 
 def main() -> int:

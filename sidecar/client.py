@@ -35,7 +35,7 @@ INLINE_COPY: Final = 8 << 20
 """Bytes up to which a copy (under 1 ms) is done on the event loop: a thread would cost more than it frees."""
 GRACE: Final = 1.0
 """Seconds after its own deadline at which the daemon counts as hung."""
-FIRST_RETRY, LAST_RETRY = 0.02, 1.0
+FIRST_RETRY, LAST_RETRY = 0.02, 0.3
 """Seconds between attempts to reconnect."""
 
 

@@ -28,7 +28,9 @@ def span(mapping: Mapping, offset: int, nbytes: int) -> Root:
 def as_numpy(root: Root, dtype: str, shape: Sequence[int], *, writable: bool) -> np.ndarray[Any, Any]:
     """bfloat16 comes as uint16. A read-only view cannot be made writable."""
     buffer = memoryview(root)
-    return np.ndarray(tuple(shape), numpy_dtype(dtype), buffer=buffer if writable else buffer.toreadonly())
+    # frombuffer, for an ndarray made directly refers to the root and could be made writable again
+    flat = np.frombuffer(buffer if writable else buffer.toreadonly(), np.uint8)
+    return flat.view(numpy_dtype(dtype)).reshape(tuple(shape))
 
 
 def as_torch(root: Root, dtype: str, shape: Sequence[int]) -> Any:

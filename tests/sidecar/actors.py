@@ -1,0 +1,122 @@
+"""Other processes for tests: each has a sidecar client of its own, does as told, and may be killed at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+import zlib
+from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cornstalk.messages import decode_value, encode
+from sidecar.client import SidecarClient
+from sidecar.messages import Owner
+from sidecar.tensors import Lease
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.sidecar.actors"])
+
+
+def pattern(seed: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Bytes that differ at every offset and for every seed."""
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def checksum(array: np.ndarray[Any, Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+class Refused(Exception):
+    """Raised for what the other process met."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class Actor:
+    """Handle of the process."""
+
+    def __init__(self, path: Path, quota: int, limit: int) -> None:
+        self._pipe, theirs = _context.Pipe()
+        self.process = _context.Process(target=_main, args=(theirs, str(path), quota, limit), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    async def call(self, name: str, *arguments: Any, within: float = 10.0) -> Any:
+        """Result of a method of `_Hands`; raises Refused with what it raised."""
+        self._pipe.send((name, arguments))
+        return await self.answer(within)
+
+    async def answer(self, within: float = 10.0) -> Any:
+        if not await asyncio.to_thread(self._pipe.poll, within):
+            raise AssertionError("no answer from the other process")
+        kind, result = self._pipe.recv()
+        if kind:
+            raise Refused(kind, result)
+        return decode_value(result)
+
+    def begin(self, name: str, *arguments: Any) -> None:
+        """A call whose answer nobody waits for."""
+        self._pipe.send((name, arguments))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(10)
+        self._pipe.close()
+
+
+class _Hands:
+    """What an actor can do. Leases and open blocks are kept until the process ends, or `forget`."""
+
+    def __init__(self, client: SidecarClient) -> None:
+        self.client = client
+        self.leases: list[Lease] = []
+        self.open = AsyncExitStack()
+
+    async def put(self, owner: tuple[str, str, int, str], index: int, seed: int, nbytes: int, wait: float) -> Any:
+        data = pattern(seed, nbytes)
+        return await self.client.put_copy(Owner(*owner), "out", index, data, expires=time.time() + 60, wait=wait)
+
+    async def write(self, owner: tuple[str, str, int, str], nbytes: int) -> None:
+        """Fills half of a block and leaves it open."""
+        put = self.client.put(Owner(*owner), "out", 0, nbytes, "uint8", expires=time.time() + 60, wait=2.0)
+        block = await self.open.enter_async_context(put)
+        block.array[: nbytes // 2] = 7
+
+    async def get(self, ref: Any, keep: bool) -> int:
+        lease = await self.client.get(ref)
+        result = checksum(lease.array)
+        if keep:
+            self.leases.append(lease)
+        else:
+            lease.release()
+        return result
+
+    async def will(self, item: str, reply: str) -> None:
+        await self.client.will(item, reply)
+
+    async def will_done(self, item: str) -> None:
+        await self.client.will_done(item)
+
+
+def _main(pipe: Connection, path: str, quota: int, limit: int) -> None:
+    asyncio.run(_serve(pipe, path, quota, limit))
+
+
+async def _serve(pipe: Connection, path: str, quota: int, limit: int) -> None:
+    hands = _Hands(await SidecarClient.connect(path, name="actor", quota=quota, limit=limit))
+    while True:
+        name, arguments = await asyncio.to_thread(pipe.recv)
+        if name == "get":
+            arguments = (decode_value(arguments[0]), *arguments[1:])
+        try:
+            result = await getattr(hands, name)(*arguments)
+            pipe.send(("", encode(result)))
+        except Exception as error:
+            pipe.send((type(error).__name__, str(error)))

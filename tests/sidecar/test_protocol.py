@@ -1,0 +1,153 @@
+"""The daemon against clients that do not keep to the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sidecar import messages
+from tests.sidecar.conftest import MIB, Connect, Sidecar, running
+
+
+@pytest.fixture(scope="module")
+def sidecar(directory: Path) -> Iterator[Sidecar]:
+    """One for all tests of this module, which leave nothing in it."""
+    yield from running(directory)
+
+
+class Raw:
+    """A connection without a client library."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(5.0)
+        self.socket.connect(str(sidecar.path))
+
+    def send(self, message: Any) -> None:
+        self.socket.send(message if isinstance(message, bytes) else messages.encode(message))
+
+    def flood(self, requests: int) -> None:
+        for number in range(requests):
+            self.send(messages.GetStats(number + 2))
+
+    def receive(self) -> Any:
+        data, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_MESSAGE, 1)
+        for descriptor in descriptors:
+            socket.close(descriptor)
+        return messages.decode_reply(data)
+
+    def hello(self, quota: int = MIB) -> messages.Welcome:
+        self.send(messages.Hello(1, 1, "raw", quota, MIB))
+        welcome = self.receive()
+        assert isinstance(welcome, messages.Welcome)
+        return welcome
+
+
+@pytest.fixture
+def raw(sidecar: Sidecar) -> Iterator[Raw]:
+    raw = Raw(sidecar)
+    yield raw
+    raw.socket.close()
+
+
+TENSOR = messages.Tensor("r", "n", 0, "a", "out", 0, "here", "epoch", 1, 0, 4, "float32", (1,))
+GOOD = msgspec.msgpack.decode(messages.encode(messages.Get(7, TENSOR, 1.0)))
+
+
+def changed(index: int, value: Any) -> bytes:
+    tensor = list(GOOD[2])
+    tensor[index] = value
+    return msgspec.msgpack.encode([GOOD[0], GOOD[1], tensor, GOOD[3]])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xc1",
+        b"x",
+        msgspec.msgpack.encode({"op": "get"}),
+        msgspec.msgpack.encode(["nonsense", 7]),
+        msgspec.msgpack.encode(["get", 7]),
+        msgspec.msgpack.encode([*GOOD, "more"]),
+        changed(0, None),
+        changed(2, "0"),
+        changed(9, True),
+        changed(9, 1.5),
+        changed(12, [1, "2"]),
+        changed(12, {"0": 1}),
+        changed(12, [True]),
+        messages.encode(messages.Grant(7, -1, 1.0)),
+        messages.encode(messages.Grant(7, 1, float("nan"))),
+        messages.encode(messages.Grant(7, 1, -1.0)),
+        messages.encode(messages.Hello(7, 1, "twice", 0, 0)),
+        messages.encode(messages.Will("item", "a reply >")),
+        messages.encode(messages.Mapped(99)),
+        messages.encode(messages.EndLease(99)),
+        messages.encode(messages.Abort(99)),
+    ],
+)
+def test_malformed_messages_are_refused_and_the_daemon_lives(raw: Raw, data: bytes) -> None:
+    raw.hello(quota=0)
+    raw.send(data)
+    reply = raw.receive()
+    assert isinstance(reply, messages.Failed)
+    assert reply.code == "denied"
+    raw.send(messages.GetStats(2))
+    stats = raw.receive()
+    assert isinstance(stats, messages.Stats)
+    assert stats.refused > 0
+
+
+def test_nothing_is_answered_before_hello(raw: Raw) -> None:
+    raw.send(messages.GetStats(2))
+    assert raw.receive().code == "denied"
+
+
+def test_a_client_of_a_newer_protocol_is_told(raw: Raw) -> None:
+    raw.send(messages.Hello(1, 2, "newer", 0, 0))
+    assert "version 2" in raw.receive().message
+
+
+def test_an_oversized_datagram_is_refused(raw: Raw) -> None:
+    raw.hello(quota=0)
+    raw.send(messages.encode(messages.Will("i" * 20000, "reply")))
+    assert raw.receive().code == "denied"
+
+
+async def test_foreign_blocks_and_leases_are_out_of_reach(raw: Raw, connect: Connect) -> None:
+    client = await connect()
+    owner = messages.Owner("r", "n", 0, "a")
+    expires = time.time() + 60
+    async with client.put(owner, "out", 0, 4, "uint8", expires=expires, wait=2.0) as open_block:
+        block, tensor = open_block._block, open_block._tensor
+        raw.hello(quota=0)
+        for message in (messages.Commit(block, tensor, expires, False), messages.Abort(block), messages.Mapped(1)):
+            raw.send(message)
+            assert (await asyncio.to_thread(raw.receive)).code == "denied"
+        open_block.array[:] = 5
+    lease = await client.get(open_block.ref)
+    raw.send(messages.Drop(owner))
+    for number in range(10):
+        raw.send(messages.EndLease(number))
+        assert (await asyncio.to_thread(raw.receive)).code == "denied"
+    stats = await client.stats()
+    assert (stats.blocks, stats.leases) == (1, 1)
+    assert lease.array.tolist() == [5] * 4
+
+
+async def test_a_client_that_takes_no_answers_stops_only_itself(raw: Raw, connect: Connect, settled: Any) -> None:
+    raw.hello(quota=0)
+    raw.socket.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        raw.flood(100_000)
+    client = await connect()
+    await client.stats()
+    raw.socket.close()
+    await settled(client, connections=1)
