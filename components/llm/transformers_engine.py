@@ -67,7 +67,8 @@ class TransformersEngine:
         await self._batch.close()
 
     def stats(self) -> dict[str, float]:
-        return {"batch": float(self._batch.last), "longest_step_s": self._batch.longest}
+        batch = self._batch
+        return {"batch": float(batch.last), "longest_step_s": batch.longest, "steps": float(batch.steps)}
 
     async def run(self, call: Call) -> dict[str, Any]:
         ask = _checked(call.inputs)

@@ -78,9 +78,12 @@ class WhisperDecoder:
         began = time.perf_counter()
         # CTranslate2 takes only writable arrays
         view = StorageView.from_array(np.array(states, order="C"))
-        result = self._model.generate(
-            view, [self._prompt], beam_size=1, return_scores=True, return_no_speech_prob=True
-        )[0]
+        try:
+            result = self._model.generate(
+                view, [self._prompt], beam_size=1, return_scores=True, return_no_speech_prob=True
+            )[0]
+        except ValueError as error:  # another size of state
+            raise EngineError(f"states are not of this model: {error}", "bad_states") from error
         self._longest = max(self._longest, time.perf_counter() - began)
         silent = result.no_speech_prob > _SILENCE and result.scores[0] < _UNSURE
         return [] if silent else list(result.sequences_ids[0])

@@ -1,0 +1,202 @@
+"""SmolLM2 on transformers: streamed, batched, stopped, cancelled and taken up again, on the real weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from components.engine import Cancelled
+from components.llm.transformers_engine import CONTEXT, TransformersEngine
+from cornstalk.errors import EngineError
+from cornstalk.tasks import LLM
+from tests.components.fake_call import FakeCall
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
+
+PARIS = "What is the capital of France?"
+PROMPTS = [
+    PARIS,
+    "Tell me a story about a fox.",
+    "Count from one to ten.",
+    "Why is the sky blue? " * 12,
+    "Say hello.",
+    "Write a poem about the sea.",
+    "List three colours.",
+    "What is 2 + 2?",
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncIterator[TransformersEngine]:
+    engine = TransformersEngine(LLM())
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def say(engine: TransformersEngine, prompt: str = PARIS, **inputs: Any) -> FakeCall:
+    call = FakeCall(prompt=prompt, **inputs)
+    result = await engine.run(call)
+    assert result == {"tokens": call.tokens_out}
+    return call
+
+
+async def test_it_answers_in_pieces(engine: TransformersEngine) -> None:
+    call = await say(engine)
+    assert call.text == "The capital of France is Paris."
+    assert call.pieces("text")[:2] == ["The", " capital"]
+    assert (call.tokens_in, call.tokens_out) == (37, 7)
+
+
+async def test_an_answer_does_not_depend_on_what_runs_beside_it(engine: TransformersEngine) -> None:
+    # drawn tokens show a difference in the last bit of a logit long before the likeliest ones do
+    asks: list[dict[str, Any]] = [{"prompt": p, "max_tokens": 16, "temperature": i % 2} for i, p in enumerate(PROMPTS)]
+    alone = [(await say(engine, **ask)).text for ask in asks]
+    together = await asyncio.gather(*(say(engine, **ask) for ask in asks))
+    assert [c.text for c in together] == alone
+    assert len(set(alone)) == len(PROMPTS)
+
+
+async def test_a_late_short_request_is_done_while_a_long_prompt_is_still_read(engine: TransformersEngine) -> None:
+    done: list[str] = []
+
+    async def named(name: str, prompt: str) -> None:
+        await say(engine, prompt, max_tokens=4)
+        done.append(name)
+
+    await asyncio.gather(named("long", "word " * 1500), named("short", PARIS))
+    assert done == ["short", "long"]
+
+
+async def test_the_answer_ends_at_max_tokens(engine: TransformersEngine) -> None:
+    call = await say(engine, max_tokens=3)
+    assert (call.text, call.tokens_out) == ("The capital of", 3)
+
+
+async def test_the_answer_ends_before_a_stop_string_that_spans_tokens(engine: TransformersEngine) -> None:
+    assert (await say(engine, stop=["nce is P", "never"])).text == "The capital of Fra"
+
+
+async def test_the_system_text_is_heard(engine: TransformersEngine) -> None:
+    call = await say(engine, "Who are you?", system="You are Captain Ahab.", max_tokens=16)
+    assert "Ahab" in call.text
+
+
+async def test_the_seed_alone_decides_what_is_drawn(engine: TransformersEngine) -> None:
+    async def drawn(seed: int) -> str:
+        call = FakeCall(prompt=PROMPTS[1], temperature=1.0, max_tokens=12, seed=seed)
+        await engine.run(call)
+        return call.text
+
+    first, again, other = await asyncio.gather(drawn(7), drawn(7), drawn(2**64 - 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("told", [1, 33, 10_000])
+async def test_stored_text_is_gone_on_with_as_if_nothing_had_happened(
+    engine: TransformersEngine, temperature: float, told: int
+) -> None:
+    whole = await say(engine, PROMPTS[1], max_tokens=16, temperature=temperature)
+    stored = whole.text[:told]
+    again, _beside = await asyncio.gather(
+        say(engine, PROMPTS[1], max_tokens=16, temperature=temperature, prior={"text": [stored[:5], stored[5:]]}),
+        say(engine, PROMPTS[5], max_tokens=8),
+    )
+    assert stored + again.text == whole.text
+    assert again.tokens_out == whole.tokens_out
+
+
+async def test_stored_text_is_said_again_in_fewer_steps_than_the_first_time(engine: TransformersEngine) -> None:
+    async def steps(**inputs: Any) -> tuple[float, str]:
+        before = engine.stats()["steps"]
+        call = await say(engine, PROMPTS[1], max_tokens=16, **inputs)
+        return engine.stats()["steps"] - before, call.text
+
+    slow, text = await steps()
+    fast, _ = await steps(prior={"text": [text]})
+    assert (slow, fast) == (16, 3)
+
+
+async def test_stored_text_that_another_machine_would_have_said_is_not_contradicted(engine: TransformersEngine) -> None:
+    call = await say(engine, prior={"text": ["It", " is the city of"]})
+    assert call.text.startswith(" ")
+    assert "Paris" in call.text
+
+
+async def test_the_text_before_a_stop_string_may_all_be_stored(engine: TransformersEngine) -> None:
+    call = await say(engine, stop=[" is"], prior={"text": ["The capital of France"]})
+    assert call.pieces("text") == []
+
+
+async def test_cancelled_it_ends_within_one_step_and_the_others_go_on(engine: TransformersEngine) -> None:
+    doomed = FakeCall(prompt=PROMPTS[1], max_tokens=500)
+    steps: list[float] = []
+
+    def cancel(call: FakeCall) -> None:
+        if len(call.log) == 3:
+            call.cancelled.set()
+            steps.append(engine.stats()["steps"])
+
+    doomed.on_emit = cancel
+    beside = asyncio.create_task(say(engine))
+    with pytest.raises(Cancelled):
+        await engine.run(doomed)
+    assert engine.stats()["steps"] - steps[0] <= 1
+    assert len(doomed.log) == 3
+    assert (await beside).text == "The capital of France is Paris."
+
+
+async def test_cancelled_while_its_prompt_is_read_it_ends_within_one_step(engine: TransformersEngine) -> None:
+    before = engine.stats()["steps"]
+    call = FakeCall(prompt="word " * 2000)
+    call.cancelled.set()
+    with pytest.raises(Cancelled):
+        await engine.run(call)
+    assert engine.stats()["steps"] - before <= 1
+
+
+async def test_stopped_where_it_waits_it_leaves_the_batch(engine: TransformersEngine) -> None:
+    task = asyncio.create_task(engine.run(FakeCall(prompt=PROMPTS[1], max_tokens=2000)))
+    before = engine.stats()["steps"]
+    await eventually(lambda: engine.stats()["steps"] > before)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await say(engine)
+    assert engine.stats()["batch"] == 1
+
+
+async def test_a_prompt_over_the_context_is_refused_before_any_step(engine: TransformersEngine) -> None:
+    before = engine.stats()["steps"]
+    with pytest.raises(EngineError, match=f"takes {CONTEXT - 1}") as caught:
+        await engine.run(FakeCall(prompt="word " * CONTEXT))
+    assert (caught.value.engine_code, caught.value.transient) == ("prompt_too_long", False)
+    assert engine.stats()["steps"] == before
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"max_tokens": 0},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": 11.0},
+        {"stop": [""]},
+        {"stop": ["x"] * 17},
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(engine: TransformersEngine, inputs: dict[str, Any]) -> None:
+    with pytest.raises(EngineError) as caught:
+        await engine.run(FakeCall(prompt=PARIS, **inputs))
+    assert caught.value.engine_code == "bad_input"
+
+
+@pytest.mark.parametrize("prompt", ["", " ", "日本の首都はどこですか？", "😀" * 50, "\x00\ufffd\u202e"])
+async def test_any_text_is_a_prompt(engine: TransformersEngine, prompt: str) -> None:
+    assert "\ufffd" not in (await say(engine, prompt, max_tokens=12)).text.replace(prompt, "")
