@@ -65,7 +65,7 @@ class StateCache:
         entry = self._entries.get(request)
         if entry is None:
             entry = self._entries[request] = _Entry(since=self._newest + 1)
-            if isinstance(fact, Accepted) and delivery.delivered == 1:
+            if isinstance(fact, Accepted):
                 entry.upto = delivery.stream_seq  # nothing of a request is older
         entry.state.add(fact, delivery.stream_seq)
         self._grow(request, entry, len(delivery.data))

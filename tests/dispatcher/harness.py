@@ -19,8 +19,10 @@ from broker.lifetimes import FACT_GRACE
 from broker.pull import Delivery, PullLoop
 from broker.reads import stored_at
 from broker.server import Server
-from broker.subjects import accepted, cancel, end, finish, first, graph, work_stream
+from broker.subjects import accepted, cancel, end, finish, first, graph, parse_run, work_stream
+from cornstalk.graph import State, fold
 from cornstalk.messages import (
+    FACTS,
     Accepted,
     Cancel,
     Edge,
@@ -151,6 +153,11 @@ class Bench:
         found = await eventually(there, within)
         assert found is not None
         return found
+
+    async def state(self, request: str) -> State:
+        """What is stored of a request."""
+        messages = (await self.facts.read(request)).messages
+        return fold(decode(FACTS[parse_run(m.subject).kind], m.data) for m in messages)
 
     async def until_finish(self, request: str, within: float = 10.0) -> Finish:
         stored = await eventually(lambda: self.facts.last(finish(request)), within)

@@ -1,0 +1,88 @@
+"""Deadlines, purges and releases, on real processes."""
+
+from __future__ import annotations
+
+import time
+
+from broker.requests import Message
+from broker.subjects import SIDECAR_SHARE, accepted, cancel, release_hint
+from broker.subjects import graph as graph_subject
+from cornstalk.messages import Edge, Graph, encode
+from sidecar.messages import Release, Share, decode_releases
+from tests.dispatcher.harness import Bench, a_ref, node, value_of
+from tests.waiting import eventually
+
+
+async def test_a_request_expires_at_its_deadline_also_before_its_graph(bench: Bench) -> None:
+    await bench.component()
+    await bench.two_dispatchers()
+    bare, running, longer = await bench.accept(1.0), await bench.accept(1.2), await bench.accept(60.0)
+    await bench.graph(running, node("a"))
+    for request in (bare, running):
+        finish = await bench.until_finish(request)
+        assert finish.status == "expired"
+        assert finish.error is not None
+        assert finish.error.retryable
+    await bench.finish(longer)
+    assert (await bench.until_finish(longer)).status == "done"
+
+
+async def test_deadlines_and_purges_survive_the_dispatcher_that_knew_them(bench: Bench) -> None:
+    first, _ = await bench.two_dispatchers("--grace", "3")
+    expiring, ended = await bench.accept(3.0), await bench.accept()
+    await bench.finish(ended)
+    await bench.acked()
+    first.kill()
+    await first.gone()
+    assert (await bench.until_finish(expiring, within=8.0)).status == "expired"
+    await eventually(lambda: gone(bench, ended), within=8.0)
+
+
+async def gone(bench: Bench, request: str) -> bool:
+    return await bench.facts.last(accepted(request)) is None
+
+
+async def test_a_finished_request_is_purged_after_its_grace_and_leaves_its_end_and_cancel(bench: Bench) -> None:
+    await bench.component()
+    await bench.two_dispatchers("--grace", "0.5")
+    request, resumable = await bench.accept(), await bench.accept(resume_grace=30.0)
+    for r in (request, resumable):
+        await bench.graph(r, node("a"), node("b", value_of("a")))
+        await bench.end(r, "a", outputs={"v": "A"})
+        await bench.broker.publish_stored(f"chunk.{r}.a.0.s", encode({"n": 0}), deadline=time.time() + 5, ttl=100.0)
+        await bench.cancel(r)
+        await bench.until_finish(r)
+    await eventually(lambda: gone(bench, request))
+    subjects = {m.subject for m in (await bench.facts.read(request)).messages}
+    assert subjects == {cancel(request), f"run.{request}.end"}
+    chunks = await bench.broker.api("STREAM.INFO.CHUNKS", {"subjects_filter": "chunk.>"})
+    assert list(chunks["state"]["subjects"]) == [f"chunk.{resumable}.a.0.s"]
+    await bench.end(request, "b", outputs={"v": "late"})  # an orphan: stored, harmless
+    await bench.acked()
+    assert not await gone(bench, resumable)
+
+
+async def test_sidecars_are_told_which_tensors_nobody_needs(bench: Bench) -> None:
+    heard: dict[str, list[Release]] = {"h1": [], "h2": []}
+    for host, releases in heard.items():
+
+        async def on_hint(message: Message, releases: list[Release] = releases) -> None:
+            releases.extend(decode_releases(message.data))
+
+        await bench.broker.subscribe_core(release_hint(host), on_hint)
+    await bench.component()
+    await bench.two_dispatchers()
+    request = await bench.accept()
+    reader = node("y", Edge("x", "t", False))
+    nodes = (node("x", outputs={"t": "tensor"}), reader)
+    await bench.put(graph_subject(request, 0), Graph(index=0, nodes=nodes, closed=True))
+    await bench.end(request, "x", outputs={"t": a_ref(request, "x", "h1")})
+    await bench.until_items("x", "y")
+    assert heard == {"h1": [], "h2": []}
+    await bench.end(request, "y", outputs={"v": 1})
+    await eventually(lambda: heard["h1"])
+    assert heard == {"h1": [Release(request, "x", 0)], "h2": []}
+    for host in heard:
+        await bench.broker.publish_core(SIDECAR_SHARE, encode(Share(host, 1, 1, 1)))
+    await bench.finish(request)
+    await eventually(lambda: Release(request) in heard["h1"] and heard["h2"] == [Release(request)])
