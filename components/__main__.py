@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import uvloop
-from sidecar.client import SidecarClient
 
 from broker.connection import Broker
 from broker.registry import Registry
@@ -24,6 +23,7 @@ from cornstalk.errors import CornstalkError, SetupError
 from cornstalk.messages import decode, encode
 from cornstalk.records import ComponentRecord, WorkerBeat
 from cornstalk.task import load_task
+from sidecar.client import SidecarClient
 
 log = logging.getLogger("components")
 
@@ -41,7 +41,7 @@ class Config:
     """Path of the sidecar's socket on this host."""
     host: str
     quota: int
-    """Bytes of arena this worker asks for at its start; more on demand."""
+    """Bytes of arena that a worker whose task makes tensors asks for at its start; more on demand."""
     ack_wait: float
     """Seconds after which the broker redelivers an item without a sign of life; a sign goes out each third."""
     drain: float
@@ -79,7 +79,9 @@ async def serve(config: Config) -> None:
         task = load_task(record.task, record.identity)
         engine = engine_for(task)
         await engine.start()
-        sidecar = await SidecarClient.connect(config.sidecar, name=me.worker, quota=config.quota)
+        makes_tensors = any(port.kind == "tensor" for port in type(task).outputs.values())
+        quota = config.quota if makes_tensors else 0
+        sidecar = await SidecarClient.connect(config.sidecar, name=me.worker, quota=quota)
         worker = Worker(me, task, engine, broker, sidecar, config.ack_wait)
         await worker.start()
         log.info("ready: %s", me.component)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from sidecar.client import SidecarClient
-
 from broker.connection import Broker
 from broker.errors import UploadGone
 from broker.facts import Facts
 from broker.uploads import Spool
 from components.streams import StreamOf, WholeStream
 from cornstalk.errors import EngineError
+from cornstalk.large import is_mark, value_of
 from cornstalk.messages import Extension, Ref, StreamRef, Upload, WorkItem
 from cornstalk.task import UnitTask
+from sidecar.client import SidecarClient
 from sidecar.errors import Gone, NodeLost
 
 READ_WAIT: Final = 5.0
@@ -76,10 +76,7 @@ class Inputs:
             case StreamRef():
                 return await (await self._stream(value)).whole()
             case Upload():
-                try:
-                    return await Spool(self._broker).get(value, timeout=READ_WAIT)
-                except UploadGone as error:
-                    raise EngineError(str(error), code="upload_gone") from error
+                return await self._upload(value)
         raise EngineError(f"an input holds a {type(value).__name__}, which no worker can read", code="bad_item")
 
     async def _tensor(self, ref: Ref) -> Any:
@@ -90,6 +87,13 @@ class Inputs:
             return None
         self._stack.callback(lease.release)
         return lease.array
+
+    async def _upload(self, upload: Upload) -> str | bytes:
+        try:
+            data = await Spool(self._broker).get(upload, timeout=READ_WAIT)
+        except UploadGone as error:
+            raise EngineError(str(error), code="upload_gone") from error
+        return value_of(upload, data) if is_mark(upload) else data
 
     async def _stream(self, ref: StreamRef) -> StreamOf:
         return await self._stack.enter_async_context(StreamOf(self._broker, self._facts, ref))

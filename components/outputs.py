@@ -16,9 +16,11 @@ from broker.lifetimes import BLOCK_GRACE, fact_ttl
 from broker.subjects import chunk as chunk_subject
 from broker.subjects import finish
 from broker.subjects import first as first_subject
+from broker.uploads import Spool
 from components.engine import Block, Piece
 from cornstalk.errors import EngineError
-from cornstalk.messages import First, Ref, WorkItem, encode
+from cornstalk.large import without_large
+from cornstalk.messages import First, Ref, Upload, WorkItem, encode
 from cornstalk.task import UnitTask
 from cornstalk.values import check_outputs
 from sidecar.client import SidecarClient
@@ -94,7 +96,7 @@ class Outputs:
 
     async def commit(self, values: dict[str, Any]) -> dict[str, Any]:
         """Flushes the streams; the outputs as End stores them. Raises EngineError if one is missing or wrong."""
-        outputs: dict[str, Any] = check_outputs(self._task, values) | self._refs
+        outputs: dict[str, Any] = await self._inline(check_outputs(self._task, values)) | self._refs
         for output, stream in self._streams.items():
             await stream.close()
             outputs[output] = self._writers[output].n
@@ -105,6 +107,15 @@ class Outputs:
             raise EngineError(f"the engine gave no {', '.join(sorted(missing))}", code="bad_engine")
         self._committed = True
         return outputs
+
+    async def _inline(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values that End carries: large parts go to the spool, and a mark stays."""
+        large: dict[Upload, bytes] = {}
+        inline: dict[str, Any] = without_large(values, large)
+        spool = Spool(self._broker)
+        for mark, data in large.items():
+            await spool.put(data, mark.media_type, ttl=fact_ttl(self._item.deadline), deadline=self._item.deadline)
+        return inline
 
     async def close(self) -> None:
         """Ends background work; an attempt that did not commit stores nothing more and gives its blocks back."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from broker.connection import Broker
 from broker.errors import RequestEnded
 from broker.facts import Facts
@@ -91,7 +93,7 @@ def _node(state: State, token: str, tries: dict[tuple[str, int], int]) -> dict[s
         "outcome": end.outcome if end else "",
     }
     if end is not None:
-        about |= {"worker": end.worker, "usage": end.usage, "times": end.times}
+        about |= {"worker": end.worker, "usage": asdict(end.usage), "times": asdict(end.times)}
         if end.error is not None:
             about["error"] = end.error
     return about

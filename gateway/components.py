@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.registry import Registry
@@ -38,7 +40,7 @@ async def _describe(broker: Broker, record: ComponentRecord, beats: list[WorkerB
         "state": record.state,
         "replicas": record.replicas,
         **queue,
-        "workers": [beat for beat in beats if beat.component == record.id],
+        "workers": [asdict(beat) for beat in beats if beat.component == record.id],
     }
 
 

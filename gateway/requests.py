@@ -73,7 +73,7 @@ class Requests:
             accepted_at=time.time(),
             input=value,
         )
-        if options.idempotent and await self._facts.last(finish(options.request)) is not None:
+        if options.idempotent and await self._purged(options.request):
             return options.request
         following = await Following(self._broker, self._facts, options.request).start()
         crash_at("gateway.accepting")
@@ -97,6 +97,11 @@ class Requests:
         following.add(stored, put.seq)
         self._begin(app, stored, following)
         return options.request
+
+    async def _purged(self, request: str) -> bool:
+        """Whether only the tombstone of the request is left: accepting it again would run it again."""
+        ended = await self._facts.last(finish(request)) is not None
+        return ended and await self._facts.last(accepted_subject(request)) is None
 
     @asynccontextmanager
     async def attached(self, request: str) -> AsyncIterator[Run | Finish]:

@@ -1,0 +1,34 @@
+"""Apps of null tasks, and what each must answer: computed here by plain functions of the input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from components.null import digest, stream_of, tensor_of
+from cornstalk.task import UnitTask
+from cornstalk.tasks.null import Null, NullStream, NullTensor
+
+APPS: Final = Path(__file__).parent
+
+
+def _mark(task: UnitTask, **inputs: Any) -> str:
+    """What a null task answers to these inputs and its defaults."""
+    name: str = task.name  # type: ignore[attr-defined]
+    return digest(name, {**type(task).defaults, **inputs})
+
+
+def one(text: str, pieces: int = 2) -> dict[str, str]:
+    """The response of one.py."""
+    talk = _mark(NullStream(name="talker"), text=text)
+    return {"digest": _mark(Null(name="value"), text=text), "text": stream_of(talk, pieces)}
+
+
+def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
+    """The response of chain.py."""
+    mark = _mark(Null(name="head"), text=text)
+    maker = NullTensor(name="maker")
+    tensors = [tensor_of(_mark(maker, text=t, nbytes=nbytes), nbytes) for t in (mark, text)]
+    joined = _mark(Null(name="join"), text=mark, tensors=tensors)
+    talk = stream_of(_mark(NullStream(name="talker"), text=joined), pieces)
+    return {"joined": joined, "text": talk, "echo": stream_of(_mark(NullStream(name="echo"), text="e"), 0, talk)}
