@@ -128,12 +128,12 @@ class Kept:
                 self._changed()
                 await _ended(self.process)
             code = self.process.poll()
+            self._changed()
             if self._stopping.is_set():
                 return
             if time.monotonic() - begun > STEADY:
                 pause = FIRST_PAUSE
             log.warning("%s ended with %s: starts again in %.1f s", self.process.name, code, pause)
-            self._changed()
             if await self._stopped_within(pause):
                 return
             pause, begun = min(LONGEST_PAUSE, pause * 2), time.monotonic()

@@ -17,7 +17,7 @@ from broker.subjects import COMPONENTS
 from cornstalk.cli.errors import TIMED_OUT, UNREACHABLE, CliError
 from cornstalk.cli.process import Kept, Process
 from cornstalk.cli.procfs import start_time
-from cornstalk.cli.ready import await_ready
+from cornstalk.cli.ready import Readiness
 from cornstalk.cli.state import Running, State, write_state
 from cornstalk.cli.tree import Tree
 from cornstalk.cli.workers import DRAIN, Read, Workers
@@ -101,14 +101,15 @@ class Supervisor:
             raise CliError("NATS does not answer", why=str(error), exit_code=UNREACHABLE) from error
 
     async def _until_ready(self) -> None:
-        ready = asyncio.create_task(await_ready(self.tree.urls, self.tree.socket))
+        readiness = Readiness(self.tree.urls, self.tree.socket)
+        ready = asyncio.create_task(readiness.wait())
         stop = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({ready, stop}, timeout=READY_WITHIN, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 raise CliError(
                     f"the tree was not ready within {READY_WITHIN:.0f} s",
-                    why="a service did not start",
+                    why=", ".join(f"{name}: {why}" for name, why in readiness.missing.items()),
                     next=f"read the logs in {self.tree.config.logs}",
                     exit_code=TIMED_OUT,
                 )

@@ -169,4 +169,5 @@ def _start_logs(logs: Path) -> None:
     handlers: list[logging.Handler] = [logging.FileHandler(logs / "up.log")]
     if sys.stderr.isatty():
         handlers.append(logging.StreamHandler())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=handlers)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", handlers=handlers)
+    logging.getLogger("cornstalk").setLevel(logging.INFO)
