@@ -168,7 +168,7 @@ def drive(task: CompositeTask, request: Any, use: Callable[..., Any], seed: int 
         driver = Driver(task, request, executor(task, seed), Store())
         job = asyncio.create_task(driver.run())
         job.add_done_callback(lambda t: t.exception())
-        head = await driver.head
-        return await use(head, driver), await job
+        head = await asyncio.wait_for(driver.head, 5)
+        return await asyncio.wait_for(use(head, driver), 5), await asyncio.wait_for(job, 5)
 
     return asyncio.run(main())
