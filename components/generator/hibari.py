@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any, Final
 
 import numpy as np
@@ -61,12 +62,13 @@ class HibariEngine:
     async def run(self, call: Call) -> dict[str, Any]:
         told = sum(len(p) for p in call.prior.get("audio", ()))
         made, index = 0, 0
-        async for sentence in _sentences(call.inputs["text"]):
-            call.check()
-            pcm = await self._off_loop(self._speech, sentence, [call.seed % 2**64, index])
-            for start in range(max(0, told - made), len(pcm), PIECE):
-                await call.emit("audio", pcm[start : start + PIECE])
-            made, index = made + len(pcm), index + 1
+        async with aclosing(_sentences(call.inputs["text"])) as sentences:
+            async for sentence in sentences:
+                call.check()
+                pcm = await self._off_loop(self._speech, sentence, [call.seed % 2**64, index])
+                for start in range(max(0, told - made), len(pcm), PIECE):
+                    await call.emit("audio", pcm[start : start + PIECE])
+                made, index = made + len(pcm), index + 1
         if made < told:
             raise EngineError(f"{told} bytes of audio were stored, but the text makes {made}", "diverged")
         return {"samples": made // _WIDTH}
@@ -83,7 +85,7 @@ class HibariEngine:
         return pcm
 
 
-async def _sentences(text: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _sentences(text: AsyncIterable[str]) -> AsyncGenerator[str, None]:
     sentences = Sentences()
     async for piece in text:
         for sentence in sentences.push(piece):

@@ -49,7 +49,7 @@ class TransformersEngine:
         self._task = task
         self._model: Model
         self._chat: Chat
-        self._batch: Batch
+        self._batch: Batch | None = None
 
     async def start(self) -> None:
         try:
@@ -64,10 +64,13 @@ class TransformersEngine:
         self._batch = Batch(self._model)
 
     async def stop(self) -> None:
-        await self._batch.close()
+        if self._batch is not None:
+            await self._batch.close()
 
     def stats(self) -> dict[str, float]:
         batch = self._batch
+        if batch is None:
+            return {"batch": 0.0, "longest_step_s": 0.0, "steps": 0.0}
         return {"batch": float(batch.last), "longest_step_s": batch.longest, "steps": float(batch.steps)}
 
     async def run(self, call: Call) -> dict[str, Any]:
@@ -92,6 +95,7 @@ class TransformersEngine:
 
     async def _say(self, call: Call, ask: Ask, prompt: list[int], limit: int, draft: list[int], unsaid: Unsaid) -> int:
         """Emits what is new; the number of tokens up to the end or the stop string. Raises Diverged before it emits."""
+        assert self._batch is not None
         generation = Generation(
             prompt, limit, self._chat.end_ids, _sampler(ask.temperature, call.seed), call.check, draft
         )
