@@ -31,6 +31,15 @@ BEAT_EVERY: Final = 2.0
 """Seconds between heartbeats; the bucket forgets a worker after 10."""
 
 
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Defaults for the libraries that engines load: no model hub, and no thread pool per worker beside its neighbours'."""
+
+
 @dataclass(frozen=True)
 class Config:
     """Order: flag, environment, default."""
@@ -125,6 +134,8 @@ async def _beat(broker: Broker, config: Config, worker: Worker) -> None:
 def main() -> None:
     logging.basicConfig(level=os.environ.get("CORNSTALK_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
     config = read_config(sys.argv[1:])
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         uvloop.run(serve(config))
     except CornstalkError as error:
