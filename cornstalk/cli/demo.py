@@ -37,7 +37,7 @@ def demo(question: str, store: Path | None, as_json: bool) -> None:
         apps = (examples() / "spoken_answer.py", examples() / "transcribe.py", PACKAGE / "cli" / "speak_app.py")
         config = Config(Path(folder), 0, 1, DISPATCHERS, WORKERS, "local", None, apps)
         with own_tree(config) as state:
-            report = asyncio.run(_run(state, question))
+            report = asyncio.run(_run(state, config.store, question))
         if as_json:
             print(json.dumps(report.figures()))
         else:
@@ -46,10 +46,10 @@ def demo(question: str, store: Path | None, as_json: bool) -> None:
         raise CliError("the demo went wrong", why="; ".join(wrong), next="cornstalk demo --store DIR  (keeps its logs)")
 
 
-async def _run(state: State, question: str) -> Report:
+async def _run(state: State, store: Path, question: str) -> Report:
     async with Gateway(state.urls) as gateway:
         with working("the workers load their models"):
-            await workers_ready(gateway, WORKERS)
+            await workers_ready(gateway, store, WORKERS)
         report = Report(question)
         with working("speaking the question"):
             spoken = await ask_one(gateway, Ask("speak", {"text": question}, grace=KEEP))

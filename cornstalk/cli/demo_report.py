@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from cornstalk.cli.demo_crash import Crash
 from cornstalk.cli.demo_requests import Asked
+
+
+WIDTH: Final = 100
+"""Characters of a line where no terminal says how many there are."""
 
 
 @dataclass
@@ -101,6 +105,8 @@ def show(report: Report) -> None:
 
     assert report.main is not None
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
     for name, text in (
         ("asked", report.question),
         ("heard", report.heard),
@@ -109,7 +115,7 @@ def show(report: Report) -> None:
     ):
         console.print(f"{name:>10}  {text}", markup=False)
     console.print()
-    console.print(waterfall(report.main.view["nodes"]))
+    console.print(waterfall(report.main.view["nodes"], console.width))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("ms", "FIRST TEXT", "FIRST AUDIO", "TOTAL"):

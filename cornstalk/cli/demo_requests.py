@@ -8,13 +8,17 @@ import time
 import wave
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from cornstalk.cli.ask import Answer, Ask, raise_failure, stream
 from cornstalk.cli.errors import TIMED_OUT, CliError
 from cornstalk.cli.gateway import Gateway
+from cornstalk.cli.state import read_state
 
 LOADED_WITHIN: Final = 120.0
+HOPELESS: Final = 3
+"""Starts of a worker that never became ready, after which no further one is awaited."""
 POLL_EVERY: Final = 0.1
 
 
@@ -63,14 +67,15 @@ async def _ask(gateway: Gateway, ask: Ask) -> Asked:
     return asked
 
 
-async def workers_ready(gateway: Gateway, count: int) -> None:
-    """Returns when each component has `count` workers that have loaded. Raises CliError."""
+async def workers_ready(gateway: Gateway, store: Path, count: int) -> None:
+    """Returns when each component has `count` workers that have loaded. Raises CliError: at once when one cannot."""
     end = time.monotonic() + LOADED_WITHIN
     while True:
         components = (await gateway.call("GET", "/components"))["components"]
         missing = [c["id"] for c in components if sum(w["ready"] for w in c["workers"]) < count]
         if components and not missing:
             return
+        _raise_if_one_cannot(store, missing)
         if time.monotonic() > end:
             raise CliError(
                 f"no {count} workers of {', '.join(missing) or 'any component'} within {LOADED_WITHIN:.0f} s",
@@ -79,6 +84,15 @@ async def workers_ready(gateway: Gateway, count: int) -> None:
                 exit_code=TIMED_OUT,
             )
         await asyncio.sleep(POLL_EVERY)
+
+
+def _raise_if_one_cannot(store: Path, missing: Sequence[str]) -> None:
+    state = read_state(store)
+    for process in state.processes if state else []:
+        if process.starts >= HOPELESS and process.name.rpartition(".")[0] in missing:
+            log = store / "logs" / f"{process.name}.log"
+            said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise CliError(f"a worker of {process.name} ends each time it starts", why=said[-1], next=f"read {log}")
 
 
 def wav_bytes(answer: Answer, name: str) -> bytes:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from cornstalk.cli.state import Running
+
 log = logging.getLogger("cornstalk.up")
 
 FIRST_PAUSE: Final = 0.1
@@ -100,6 +102,12 @@ class Kept:
         self.process.start()
         self.starts = 1
         self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"keep {self.process.name}")
+
+    @property
+    def running(self) -> Running:
+        """For the state file."""
+        up = self.process.poll() is None
+        return Running(self.process.name, self.process.pid if up else 0, self.starts)
 
     async def stop(self, grace: float) -> None:
         """SIGTERM, after `grace` seconds SIGKILL; returns when it is gone. Idempotent."""

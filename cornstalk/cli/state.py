@@ -22,7 +22,7 @@ SOCKET_PATH_LIMIT: Final = 107
 
 
 class Running(msgspec.Struct, frozen=True):
-    """One process of the tree."""
+    """One process of the tree. `pid` is 0 while it is down."""
 
     name: str
     pid: int

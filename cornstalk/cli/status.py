@@ -46,7 +46,7 @@ def _print_tables(found: dict[str, Any]) -> None:
         components.add_row(c["id"], c["state"], *load, f"{ready} of {c['replicas']}", " ".join(c["apps"]))
     processes = table("PROCESS", "PID", "STARTS")
     for p in found["processes"]:
-        processes.add_row(p["name"], str(p["pid"]), str(p["starts"]))
+        processes.add_row(p["name"], str(p["pid"] or "down"), str(p["starts"]))
     for shown in (apps, components, processes):
         if shown.rows:
             console.print()

@@ -18,7 +18,7 @@ from cornstalk.cli.errors import TIMED_OUT, UNREACHABLE, CliError
 from cornstalk.cli.process import Kept, Process
 from cornstalk.cli.procfs import start_time
 from cornstalk.cli.ready import Readiness
-from cornstalk.cli.state import Running, State, write_state
+from cornstalk.cli.state import State, write_state
 from cornstalk.cli.tree import Tree
 from cornstalk.cli.workers import DRAIN, Read, Workers
 from cornstalk.messages import decode
@@ -129,7 +129,6 @@ class Supervisor:
         return [*(kept for layer in self._layers for kept in layer), *workers]
 
     def _write(self) -> None:
-        alive = [k for k in self._all() if k.process.poll() is None]
         write_state(
             self.tree.config.store,
             State(
@@ -141,7 +140,7 @@ class Supervisor:
                 nats_token_file=self.tree.nats_token_file,
                 admin_token_file=str(self.tree.admin_token_file),
                 sidecar=str(self.tree.socket),
-                processes=[Running(k.process.name, k.process.pid, k.starts) for k in alive],
+                processes=[kept.running for kept in self._all()],
             ),
         )
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WAIT, READ, RUN, FIRST, NOTHING = "░", "▒", "█", "◆", " "
-LEGEND: Final = f"{WAIT} waits in the queue  {READ} reads its inputs  {RUN} runs  {FIRST} first output"
+LEGEND: Final = f"{WAIT} waits in the queue  {READ} reads its inputs  {RUN} runs  {FIRST} first output; times in ms"
+OTHER_COLUMNS: Final = 18
+"""Characters that the figures and the gaps take beside a bar and its name."""
+NARROWEST: Final = 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ def _time(node: Mapping[str, Any], name: str) -> float:
     return float(node.get("times", {}).get(name, 0.0))
 
 
+def _label(span: Span) -> str:
+    return span.name if span.outcome == "done" else f"{span.name} ({span.outcome})"
+
+
 def bar(span: Span, total: float, width: int) -> str:
     """`width` characters for `total` seconds. Every part that took any time shows."""
 
@@ -81,20 +88,20 @@ def bar(span: Span, total: float, width: int) -> str:
     return "".join(cells)
 
 
-def waterfall(nodes: Sequence[Mapping[str, Any]], width: int = 48) -> Table:
-    """The whole request as a table: node, bar, queue wait and run in milliseconds."""
+def waterfall(nodes: Sequence[Mapping[str, Any]], columns: int) -> Table:
+    """The whole request as a table `columns` wide: node, bar, queue wait and run in milliseconds."""
     from rich.table import Table
     from rich.text import Text
 
+    found = spans(nodes)
+    width = max(NARROWEST, columns - OTHER_COLUMNS - max((len(_label(span)) for span in found), default=0))
     table = Table(box=None, pad_edge=False, header_style="bold", caption=LEGEND, caption_justify="left")
     table.add_column("NODE", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=width)
-    table.add_column("QUEUE ms", justify="right")
-    table.add_column("RUN ms", justify="right")
-    found = spans(nodes)
+    table.add_column("QUEUE", justify="right")
+    table.add_column("RUN", justify="right")
     total = max((span.ended for span in found), default=0.0)
     for span in found:
-        name = span.name if span.outcome == "done" else f"{span.name} ({span.outcome})"
         cells = Text(bar(span, total, width), style="cyan" if span.outcome == "done" else "red")
-        table.add_row(Text(name), cells, f"{span.wait * 1000:.1f}", f"{span.run * 1000:.1f}")
+        table.add_row(Text(_label(span)), cells, f"{span.wait * 1000:.1f}", f"{span.run * 1000:.1f}")
     return table

@@ -35,7 +35,7 @@ def pid_of(store: Path, name: str) -> int:
 
 def all_pids(store: Path) -> list[int]:
     state = state_of(store)
-    return [state.pid, *(p.pid for p in state.processes)]
+    return [state.pid, *(p.pid for p in state.processes if p.pid)]
 
 
 def status(store: Path) -> dict[str, Any]:

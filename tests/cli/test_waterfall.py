@@ -49,7 +49,7 @@ def test_a_worker_whose_clock_is_behind_makes_no_negative_wait() -> None:
 
 def test_the_table_names_what_failed() -> None:
     console = Console(file=io.StringIO(), width=120)
-    console.print(waterfall(TRACE))
+    console.print(waterfall(TRACE, 120))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "mind#0 (failed)" in text
     assert "100.0" in text
@@ -58,7 +58,7 @@ def test_the_table_names_what_failed() -> None:
 
 def test_no_nodes_no_bars() -> None:
     assert spans([]) == []
-    Console(file=io.StringIO()).print(waterfall([]))
+    Console(file=io.StringIO()).print(waterfall([], 80))
 
 
 @given(st.lists(st.floats(0, 100), min_size=4, max_size=4).map(sorted), st.floats(0, 100), st.integers(1, 60))
