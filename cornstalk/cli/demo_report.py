@@ -8,7 +8,6 @@ from typing import Any, Final
 from cornstalk.cli.demo_crash import Crash
 from cornstalk.cli.demo_requests import Asked
 
-
 WIDTH: Final = 100
 """Characters of a line where no terminal says how many there are."""
 
