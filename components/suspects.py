@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from broker.connection import Broker
+from broker.crash import crash_at
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.subjects import attempt as try_subject
@@ -46,6 +47,7 @@ class Suspects:
             if await self._facts.count(attempts(item.request, item.node, item.gen)) >= MARKS:
                 yield False
                 return
+            crash_at("worker.counted")
             mark = Try(node=item.node, gen=item.gen, attempt=attempt)
             await self._facts.put(
                 try_subject(item.request, item.node, item.gen, attempt),
@@ -60,4 +62,5 @@ class Suspects:
         """Stores the dead letter, once."""
         subject = dead_letter(item.component, reason, item.request, item.node, item.gen)
         await self._broker.publish_stored(subject, body, deadline=item.deadline, msg_id=subject)
+        crash_at("worker.buried")
         log.warning("dead letter: %s", subject)

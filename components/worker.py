@@ -142,8 +142,10 @@ class Worker:
             crash_at("worker.willed")
             try:
                 async with self.slots.take(item.lane):
+                    crash_at("worker.taken")
                     await self.process(item, delivery, claimed)
             except HandBack as back:
+                crash_at("worker.returning")
                 await delivery.nak(back.delay)
             except Superseded:
                 log.info("another attempt went on with %s", will)
@@ -171,17 +173,16 @@ class Worker:
                     end = await self.attempt(item, attempt, delivery, claimed)
                 else:
                     end = await self._condemn(item, attempt, delivery)
+        crash_at("worker.ended")
         await self.store(item, end)
-        crash_at("worker.stored")
-        await (
-            delivery.ack()
-        )  # last: a crash on the line before redelivers an item that has its End, which is looked at first
+        await delivery.ack()  # last: a crash before it redelivers an item that has its End, which is looked at first
         crash_at("worker.acked")
 
     async def attempt(self, item: WorkItem, attempt: str, delivery: Delivery, claimed: float) -> End:
         """Runs the item once and says how it ended. Raises HandBack, Superseded, RequestEnded, DeadlineExceeded."""
         outputs = Outputs(self.broker, self.facts, self.sidecar, self.task, item, attempt)
         times: dict[str, float] = {"published": delivery.time, "claimed": claimed}
+        crash_at("worker.starting")
         if claimed >= item.deadline:
             return self._end(item, attempt, "expired")
         try:
@@ -245,6 +246,7 @@ class Worker:
             unless=finish(item.request),
             ttl=fact_ttl(item.deadline),
         )
+        crash_at("worker.stored")
         if not put.won:
             await self.sidecar.drop(Owner(item.request, item.node, item.gen, end.attempt))
 

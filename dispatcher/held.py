@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from broker.crash import crash_at
 from broker.pull import Delivery
 from broker.topology import DISPATCH_ACK_WAIT
 from cornstalk.graph import Decision, State
@@ -57,6 +58,7 @@ class Held:
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(1.0, pause * 2)
                 rest = await self._publisher.publish(accepted, rest)
+                crash_at("dispatcher.held")
         finally:
             living.cancel()
         await delivery.ack()

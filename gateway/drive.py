@@ -82,9 +82,11 @@ class Driver:
 
     async def _step(self) -> None:
         """One pass, and the wait for what it needs."""
+        results = await self._results()
+        crash_at("driver.known")
         run = Pass(
             self._state.log_nodes(),
-            await self._results(),
+            results,
             request_id=self._accepted.request,
             seed=self._accepted.seed,
             accepted_at=self._accepted.accepted_at,
@@ -166,6 +168,7 @@ class Driver:
             ):
                 self.head.set_result(Head(outcome.value, stream_fields(outcome.value, run)))
             await self._following.changed()
+            crash_at("driver.woken")
 
     def _first_pieces(self) -> set[tuple[str, str]]:
         return {(token, output) for token, gen, output in self._state.firsts}

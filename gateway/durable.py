@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from broker.connection import Broker
+from broker.crash import crash_at
 from broker.pull import Delivery, PullLoop
 from broker.subjects import DRIVE
 from broker.topology import ACK_WAIT
@@ -61,4 +62,5 @@ class Durable:
                 await delivery.in_progress()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(run.task), ACK_WAIT / 3)
+        crash_at("gateway.driven")
         await delivery.ack()

@@ -13,6 +13,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
+from broker.crash import crash_at
 from broker.errors import BrokerError, PayloadTooLarge, RequestEnded
 from cornstalk.app import App
 from cornstalk.errors import BadInput, CornstalkError, Refused, TooLarge
@@ -209,6 +210,7 @@ async def _frames(service: Service, app: App | None, request_id: str, after: int
     async with service.requests.attached(request_id) as run:
         async for event in events(service.broker, run, request_id, media, after):
             yield _frame(event)
+            crash_at("gateway.told")
 
 
 def _frame(event: Event) -> bytes:

@@ -94,6 +94,7 @@ class Requests:
             await self._broker.publish_stored(
                 drive(app.name), encode(stored), deadline=stored.deadline, msg_id=f"drive:{stored.request}"
             )
+            crash_at("gateway.queued")
         following.add(stored, put.seq)
         self._begin(app, stored, following)
         return options.request
@@ -156,6 +157,7 @@ class Requests:
             deadline=time.time() + CANCEL_WAIT,
             ttl=fact_ttl(accepted.deadline),
         )
+        crash_at("gateway.cancelled")
         await self._broker.publish_core(cancel_hint(request))
 
     async def close(self) -> None:
@@ -170,6 +172,7 @@ class Requests:
         following = await Following(self._broker, self._facts, request).start()
         try:
             await following.read()
+            crash_at("gateway.adopting")
             state = following.state
             if state.finish is not None:
                 await following.close()

@@ -44,7 +44,7 @@ class Child:
     env: dict[str, str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    deaths: int = 0
+    exits: list[int] = field(default_factory=list)  # of each life that `Stack.keep_alive` saw end
 
     def start(self, **env: str) -> Self:
         with self.log.open("ab") as log:
@@ -195,7 +195,7 @@ class Stack:
         while not stop.is_set():
             for child in self.children.values():
                 if not child.alive:
-                    child.deaths += 1
+                    child.exits.append(child.wait(0) or 0)
                     child.start()
             await asyncio.sleep(0.02)
 
