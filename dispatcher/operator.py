@@ -14,7 +14,7 @@ import uvloop
 
 from broker.connection import Broker
 from broker.errors import BrokerError
-from broker.topology import ensure_core
+from broker.topology import ACK_WAIT, ensure_core
 from dispatcher.lock import Lock
 from dispatcher.topology import Reconciler
 
@@ -29,6 +29,8 @@ class Config:
     """Seconds between two rounds."""
     replicas: int
     """Worker processes of a component that is new."""
+    ack_wait: float
+    """Seconds after which an item of a lost host is delivered again; workers are told the same."""
 
 
 def configured(arguments: list[str]) -> Config:
@@ -36,6 +38,7 @@ def configured(arguments: list[str]) -> Config:
     parser = argparse.ArgumentParser(prog="python -m dispatcher.operator", description=__doc__)
     parser.add_argument("--poll", type=float, default=0.5)
     parser.add_argument("--replicas", type=int, default=int(os.environ.get("CORNSTALK_REPLICAS", "2")))
+    parser.add_argument("--ack-wait", type=float, default=float(os.environ.get("CORNSTALK_ACK_WAIT", ACK_WAIT)))
     return Config(**vars(parser.parse_args(arguments)))
 
 
@@ -66,7 +69,7 @@ async def serve(config: Config) -> None:
 
 
 async def _rounds(broker: Broker, lock: Lock, config: Config) -> None:
-    reconciler = Reconciler(broker, config.replicas)
+    reconciler = Reconciler(broker, config.replicas, config.ack_wait)
     while True:
         if lock.held:
             try:

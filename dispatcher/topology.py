@@ -29,9 +29,9 @@ class Reconciler:
     A crash at any line is mended by the next round.
     """
 
-    def __init__(self, broker: Broker, replicas: int) -> None:
-        """`replicas`: worker processes of a new component."""
-        self._broker, self._replicas = broker, replicas
+    def __init__(self, broker: Broker, replicas: int, ack_wait: float) -> None:
+        """`replicas`: worker processes of a new component; `ack_wait` of its queue in seconds."""
+        self._broker, self._replicas, self._ack_wait = broker, replicas, ack_wait
         self._facts = Facts(broker)
         self._apps = Registry(broker, APPS)
         self._components = Registry(broker, COMPONENTS)
@@ -72,7 +72,7 @@ class Reconciler:
     ) -> None:
         """The queue first, so that an active record means: it is there."""
         if component not in self._made or old is None or old.state != "active":
-            await topology.ensure_component(self._broker, component)
+            await topology.ensure_component(self._broker, component, ack_wait=self._ack_wait)
             self._made.add(component)
         new = ComponentRecord(
             id=component,
