@@ -44,21 +44,20 @@ class Dispatcher:
         self.pulls = PullLoop(broker, RUNS, DISPATCH, self.handle, credits=CREDITS)
 
     async def handle(self, delivery: Delivery) -> None:
-        """One delivery. Its order of arrival counts until the first await: the cache follows it there."""
-        self._cache.follow(delivery)
+        """One delivery. The cache follows the deliveries as they arrive: before the first await."""
         try:
             key = parse_run(delivery.subject)
             fact: Fact = decode(FACTS[key.kind], delivery.data)
         except NewerVersion as error:
             log.warning("handed back: %s", error)
-            self._cache.forget(key.request)
+            self._cache.skip(key.request, delivery)
             return await delivery.nak(NEWER)
         except (Malformed, ValueError) as error:
+            self._cache.skip("", delivery)
             return await self._dead_letters.bury(delivery, error)
-        state = self._cache.fold(key.request, fact, delivery)
+        self._cache.fold(key.request, fact, delivery)
         crash_at("dispatcher.received")
-        if state is None:
-            state = await self._cache.read(key.request, delivery.stream_seq)
+        state = await self._cache.whole(key.request, delivery)
         crash_at("dispatcher.read")
         decisions = decide(state, fact)
         crash_at("dispatcher.decided")

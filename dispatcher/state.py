@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from broker.pull import Delivery
 from broker.subjects import parse_run
 from cornstalk.graph import State
 from cornstalk.messages import FACTS, Accepted, Fact, Finish, Malformed, decode
+from dispatcher.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -43,34 +45,33 @@ class StateCache:
         self._facts = facts
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._nbytes = 0
-        self._next = 0  # consumer sequence that continues the run
-        self._start: int | None = None  # RUNS sequence from which everything was seen
-        self._newest = 0  # highest RUNS sequence delivered for the first time
+        self._run = Run()
+        self._lost = 0  # RUNS sequence up to which delivered facts of running requests may have been forgotten
         self.reads = 0
 
-    def follow(self, delivery: Delivery) -> None:
-        """Counts a delivery. Must be called for each one, in order of arrival."""
-        new = delivery.delivered == 1
-        recreated = new and delivery.stream_seq <= self._newest  # a new consumer counts from 1 again
-        if delivery.consumer_seq != self._next or recreated:
-            self._start = None
-        self._next = delivery.consumer_seq + 1
-        if new:
-            self._newest = delivery.stream_seq
-            if self._start is None:
-                self._start = delivery.stream_seq
-
-    def fold(self, request: str, fact: Fact, delivery: Delivery) -> State | None:
-        """Adds a delivered fact; the request's state if nothing can be missing from it, else None: read."""
+    def fold(self, request: str, fact: Fact, delivery: Delivery) -> None:
+        """Adds a delivered fact. Must be called as deliveries arrive, each once."""
+        self._run.follow(delivery)
         entry = self._entries.get(request)
         if entry is None:
-            entry = self._entries[request] = _Entry(since=self._newest + 1)
-            if isinstance(fact, Accepted):
-                entry.upto = delivery.stream_seq  # nothing of a request is older
+            entry = self._entries[request] = _Entry(since=self._lost + 1)
+        if isinstance(fact, Accepted):
+            entry.upto = max(entry.upto, delivery.stream_seq)  # nothing of a request is older
         entry.state.add(fact, delivery.stream_seq)
         self._grow(request, entry, len(delivery.data))
-        whole = self._start is not None and entry.upto >= max(self._start, entry.since) - 1
-        return self._slimmed(request, entry) if whole else None
+
+    async def whole(self, request: str, delivery: Delivery) -> State:
+        """The state of a request with nothing missing up to a delivery. Reads only if the cache cannot prove it.
+
+        Raises ReadTimeout, NewerVersion.
+        """
+        if self._run.has_holes(delivery):
+            await asyncio.sleep(0)  # two pulls hand over their messages in turn: the rest is here already
+        self._run.give_up_holes(delivery)
+        entry, start = self._entries.get(request), self._run.start
+        if entry is not None and start is not None and entry.upto >= max(start, entry.since) - 1:
+            return self._slimmed(request, entry)
+        return await self.read(request, delivery.stream_seq)
 
     async def read(self, request: str, seq: int) -> State:
         """The state from a read that holds sequence `seq`, or all that is left if that was purged.
@@ -79,7 +80,7 @@ class StateCache:
         """
         self.reads += 1
         log_ = await self._facts.read(request, containing=seq)
-        entry = self._entries.setdefault(request, _Entry(since=self._newest + 1))
+        entry = self._entries.setdefault(request, _Entry(since=self._lost + 1))
         for stored in log_.messages:
             try:
                 fact = decode(FACTS[parse_run(stored.subject).kind], stored.data)
@@ -91,8 +92,10 @@ class StateCache:
         self._grow(request, entry, sum(len(m.data) for m in log_.messages) - entry.nbytes)
         return self._slimmed(request, entry)
 
-    def forget(self, request: str) -> None:
-        """A fact could not be folded: what is known of the request has a gap from here on."""
+    def skip(self, request: str, delivery: Delivery) -> None:
+        """A delivery that cannot be folded: what is known of its request has a gap from here on."""
+        self._run.follow(delivery)
+        self._lost = self._run.newest
         if (entry := self._entries.pop(request, None)) is not None:
             self._nbytes -= entry.nbytes
 
@@ -113,5 +116,9 @@ class StateCache:
         self._nbytes += nbytes
         self._entries.move_to_end(request)
         while len(self._entries) > MAX_REQUESTS or (self._nbytes > MAX_BYTES and len(self._entries) > 1):
-            _, oldest = self._entries.popitem(last=False)
-            self._nbytes -= oldest.nbytes
+            self._drop(self._entries.popitem(last=False)[1])
+
+    def _drop(self, entry: _Entry) -> None:
+        self._nbytes -= entry.nbytes
+        if entry.state.finish is None:  # an ended request needs no decision any more, whatever is known of it
+            self._lost = self._run.newest
