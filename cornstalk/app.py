@@ -14,8 +14,7 @@ from typing import Any, Final, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from cornstalk.errors import AppError, BadInput, NotBuilt
-from cornstalk.record import pending_result
-from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.task import CompositeTask, UnitTask, pending_result
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 

@@ -65,6 +65,7 @@ class Arguments:
     def _refer(self, value: Any, stream: bool = False) -> Any:
         kind = type(value)
         if kind is Tensor:
+            value.check()
             return value.edge
         if kind in PENDING:
             return self._refer_pending(value, stream)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
 from cornstalk.errors import CornstalkError
 from cornstalk.messages import Error
 from cornstalk.pending import Source, is_pending, source_of
-
-_OURS: Final = frozenset(f"cornstalk.{m}" for m in ("task", "record", "handle", "pending", "values", "blame", "chance"))
 
 
 def culprits(error: Exception) -> list[Source]:
@@ -42,7 +40,7 @@ def _in_sight(frame: FrameType) -> list[Source]:
 def user_line() -> str:
     """ "file.py:12": where user code called into Cornstalk."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") in _OURS:
+    while frame is not None and _is_ours(frame):
         frame = frame.f_back
     return _place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else "?"
 
@@ -61,4 +59,5 @@ def failure(error: Exception) -> Error:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") in _OURS
+    name = frame.f_globals.get("__name__", "")
+    return name.startswith(("cornstalk.", "pydantic.")) and not name.startswith("cornstalk.tasks")

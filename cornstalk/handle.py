@@ -73,7 +73,7 @@ def misuse(out: Out) -> NoReturn:
 
 def _read(called: Called, port: Port, source: Source) -> Any:
     if port.kind == "tensor":
-        return Tensor(Edge(source.node, source.output, False))
+        return Tensor(Edge(source.node, source.output, False), called.run)
     if called.result is None:
         if port.pending is None:
             called.run.suspend(source)

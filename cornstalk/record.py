@@ -10,10 +10,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final, Literal, NoReturn, get_type_hints
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
@@ -21,13 +20,10 @@ from cornstalk.arguments import Arguments, resolved, shown
 from cornstalk.blame import culprits, user_line
 from cornstalk.errors import NondeterministicInvoke, RecordError, TaskError, TooManyCalls
 from cornstalk.handle import Called, Out
+from cornstalk.log import MAX_NODES, Log, Scope, is_call
 from cornstalk.messages import Error, Node, encode
 from cornstalk.pending import Source, Suspend, current, make_pending
-from cornstalk.task import CompositeTask, UnitTask, short_hash
-from cornstalk.types import make_port
-
-MAX_NODES: Final = 4096
-"""Nodes of a request, cut ones included."""
+from cornstalk.task import CompositeTask, UnitTask, pending_result
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -57,23 +53,6 @@ class Outcome:
     groups: tuple[tuple[str, ...], ...] = ()
 
 
-class _Scope:
-    """One call of a composite task in a pass: its own part of the log, its own ordinals, its own breaks."""
-
-    __slots__ = ("at", "breaks", "calls", "counts", "log", "path", "task")
-
-    def __init__(self, task: CompositeTask, path: str, log: list[Node]) -> None:
-        self.task, self.path, self.log = task, path, log
-        self.at = 0  # the next logged call
-        self.calls = 0
-        self.counts: dict[str, int] = {}
-        self.breaks: list[str] = []  # tokens it waits for; not empty: this call is dead
-
-    def ordinal(self, name: str) -> int:
-        count = self.counts[name] = self.counts.get(name, -1) + 1
-        return count
-
-
 class Pass:
     """One run of `invoke`. Pure: it stores and sends nothing, and survives being run again anywhere.
 
@@ -93,7 +72,7 @@ class Pass:
         cuts: int = 0,
         strict: bool = False,
     ) -> None:
-        self.log, self.results, self.strict = log, results, strict
+        self.log, self.results, self.strict = Log(log, cuts), results, strict
         self.request_id, self.seed, self.accepted_at = request_id, seed, accepted_at
         self.provisional: list[str] = []  # tokens of calls whose result this pass had to do without
         self.waits: dict[str, list[str]] = {}  # path of a suspended composite call -> tokens it waits for
@@ -101,41 +80,34 @@ class Pass:
         self.arguments = Arguments(self)
         self.visited: list[Node] = []
         self._seen = max((r.seq for r in results.values()), default=0)
-        self._new: list[Node] = []
-        self._cut: list[str] = []
-        self._cut_before = cuts
-        self._parts: dict[str, list[Node]] = {}
-        for node in log:
-            self._parts.setdefault(_path(node.id), []).append(node)
         self._names: dict[int, dict[int, str]] = {}
         self._thread = 0
         self.complete = False  # whether a "done" outcome is the answer
-        self._scope: _Scope
-        self._root: _Scope
+        self._scope: Scope
+        self._root: Scope
 
     # ------------------------------------------------------------------ what the driver reads
 
     @property
     def new_nodes(self) -> tuple[Node, ...]:
-        return () if self.fatal else tuple(self._new)
+        return () if self.fatal else tuple(self.log.new)
 
     @property
     def cuts(self) -> tuple[str, ...]:
         """Tokens of logged guesses that a newer result proved wrong: their work is cancelled."""
-        return () if self.fatal else tuple(self._cut)
+        return () if self.fatal else tuple(self.log.cut)
 
     @property
     def nodes(self) -> list[Node]:
         """The whole log after this pass."""
-        gone = set(self._cut)
-        return [n for n in self.log if n.token not in gone] + self._new
+        return self.log.nodes
 
     # ------------------------------------------------------------------ running
 
     def run(self, task: CompositeTask, request: Any) -> Outcome:
         """Runs `invoke` on a fresh copy of the request. Raises nothing but BaseExceptions that are not ours."""
         self._thread = threading.get_ident()
-        self._scope = self._root = _Scope(task, "", self._parts.setdefault("", []))
+        self._scope = self._root = Scope(task, "", self.log.part(""))
         token = current.set(self)
         try:
             outcome = Outcome("done", task.invoke(copy.deepcopy(request)))
@@ -164,13 +136,8 @@ class Pass:
         return Outcome("wait", groups=unique) if breaks else Outcome("done", outcome.value, groups=unique)
 
     def _cut_leftovers(self) -> None:
-        seen = {n.token for n in self.visited}
-        rest: dict[str, list[Node]] = {}
-        for node in self.log:
-            if node.token not in seen and node.token not in self._cut:
-                rest.setdefault(_path(node.id), []).append(node)
         try:
-            for nodes in rest.values():
+            for nodes in self.log.leftovers({n.token for n in self.visited}):
                 self._give_up(nodes, "no such call")
         except NondeterministicInvoke:
             pass  # it stands in self.fatal
@@ -187,8 +154,10 @@ class Pass:
             self.suspend(Source(token, "", None, token))
 
     def fail(self, error: Exception) -> NoReturn:
-        """Ends the request with this error, whatever user code catches."""
-        self.fatal = self.fatal or error
+        """Ends the request with this error, whatever user code catches: raised once, then `except` cannot loop on it."""
+        if self.fatal is not None:
+            raise Suspend
+        self.fatal = error
         raise error
 
     def _tokens(self, source: Source) -> list[str]:
@@ -198,16 +167,16 @@ class Pass:
         if threading.get_ident() != self._thread:
             self.fail(RecordError("tasks are called from the thread that runs invoke: calls in threads have no order"))
 
-    def _alive(self) -> _Scope:
+    def _alive(self) -> Scope:
         if self.fatal is not None:
-            raise self.fatal
+            raise Suspend
         self._check_thread()
         scope = self._scope
         if scope.breaks:
             raise Suspend  # the first one was swallowed: the scope stays dead
         return scope
 
-    def _enter(self) -> _Scope:
+    def _enter(self) -> Scope:
         """The scope of the next call, if there may be one."""
         scope = self._alive()
         scope.calls += 1
@@ -216,7 +185,7 @@ class Pass:
             self.fail(TooManyCalls(f"{where} makes more than {scope.task.max_calls} calls (at {user_line()})"))
         return scope
 
-    def _name(self, scope: _Scope, task: UnitTask | CompositeTask) -> str:
+    def _name(self, scope: Scope, task: UnitTask | CompositeTask) -> str:
         for holder in (scope.task, self._root.task):
             names = self._names.get(id(holder))
             if names is None:
@@ -242,14 +211,12 @@ class Pass:
         sent = self.arguments.snapshot(task, inputs)
         data = _encoded(name, sent)
         key = f"{scope.path}{name}#{scope.ordinal(name)}"
-        node = scope.log[scope.at] if scope.at < len(scope.log) else None
+        node = scope.part[scope.at] if scope.at < len(scope.part) else None
         if node is not None and not self._same(node, key, task, sent, data):
-            self._give_up(scope.log[scope.at :], f"{key}({self._shown(sent)}) at {user_line()}")
+            self._give_up(scope.part[scope.at :], f"{key}({self._shown(sent)}) at {user_line()}")
             node = None
         if node is None:
-            self.arguments.check(task, inputs, sent)
-            node = self._record(key, task, sent)
-            scope.log.append(node)
+            node = self._record(key, task, inputs, sent)
         scope.at += 1
         self.visited.append(node)
         result = self.results.get(node.token)
@@ -259,23 +226,11 @@ class Pass:
             raise TaskError(result.error, node.id)
         return Out(Called(self, node, task, result, {}))
 
-    def _record(self, key: str, task: UnitTask, sent: dict[str, Any]) -> Node:
-        if self._cut_before + len(self.log) + len(self._new) >= MAX_NODES:
+    def _record(self, key: str, task: UnitTask, inputs: dict[str, Any], sent: dict[str, Any]) -> Node:
+        self.arguments.check(task, inputs, sent)
+        if self.log.full:
             self.fail(TooManyCalls(f"a request has at most {MAX_NODES} nodes (at {user_line()})"))
-        branch = self._cut_before + len(self._cut)  # unique: each cut makes it larger
-        id = f"{key}~{branch}" if branch else key
-        node = Node(
-            id=id,
-            token=short_hash(id.encode(), 8),
-            component=task.component,
-            line=user_line(),
-            seed=_number(f"{self.seed}:{id}"),
-            seen=self._seen,
-            inputs=sent,
-            outputs={n: p.kind for n, p in task.outputs.items()},
-        )
-        self._new.append(node)
-        return node
+        return self.log.add(key, task, sent, user_line(), self.seed, self._seen)
 
     def draw(self, purpose: str) -> bytes:
         """16 bytes that only request id, composite call and the number of draws before it decide."""
@@ -288,15 +243,16 @@ class Pass:
         outer = self._enter()
         name = self._name(outer, task)
         path = f"{outer.path}{name}#{outer.ordinal(name)}/"
-        inner = self._scope = _Scope(task, path, self._parts.setdefault(path, []))
+        inner = self._scope = Scope(task, path, self.log.part(path))
         value = None
         try:
             value = task.invoke(request)
         except Suspend:
-            pass
+            if self.fatal is not None:
+                raise
         except Exception as error:
             if self.fatal is not None:
-                raise self.fatal from None
+                raise
             if not inner.breaks:
                 if isinstance(error, TaskError) or not self.provisional:
                     raise
@@ -318,7 +274,7 @@ class Pass:
     # ------------------------------------------------------------------ the log against what happens now
 
     def _same(self, node: Node, key: str, task: UnitTask, sent: dict[str, Any], data: bytes) -> bool:
-        if not (node.id == key or node.id.startswith(f"{key}~")) or node.component != task.component:
+        if not is_call(node, key) or node.component != task.component:
             return False
         return encode(node.inputs) == data or resolved(node.inputs, self.results) == resolved(sent, self.results)
 
@@ -332,10 +288,7 @@ class Pass:
         known = (self.results.get(n.token) for n in self.visited)
         newer = [r for r in known if r is not None and r.seq > old.seen]
         if newer and (not self.strict or any(r.error is not None for r in newer)):
-            gone = {n.token for n in rest}
-            self._cut += gone
-            part = self._parts[_path(old.id)]
-            part[:] = [n for n in part if n.token not in gone]
+            self.log.give_up(rest)
             return
         self.fail(
             NondeterministicInvoke(
@@ -347,15 +300,7 @@ class Pass:
         )
 
     def _shown(self, inputs: dict[str, Any]) -> str:
-        return shown(inputs, {n.token: n.id for n in (*self.log, *self._new)})
-
-
-def _path(id: str) -> str:
-    return id[: id.rfind("/") + 1]
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1  # 63 bits: fits everywhere
+        return shown(inputs, {n.token: n.id for n in (*self.log.stored, *self.log.new)})
 
 
 def _encoded(name: str, sent: dict[str, Any]) -> bytes:
@@ -363,10 +308,3 @@ def _encoded(name: str, sent: dict[str, Any]) -> bytes:
         return encode(sent)
     except (ValueError, OverflowError) as error:  # a lone surrogate
         raise TypeError(f"{name}: an input cannot travel: {error}") from error
-
-
-@cache
-def pending_result(invoke: Callable[..., Any]) -> type | None:
-    """The pending class of what an `invoke` is annotated to return; None: who calls it waits for it."""
-    hint = get_type_hints(invoke, include_extras=True).get("return")
-    return None if hint is None else make_port("result", hint).pending

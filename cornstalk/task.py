@@ -10,8 +10,8 @@ import hashlib
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
-from functools import cached_property, wraps
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, wraps
 from typing import Any, ClassVar, Final, get_type_hints
 
 import msgspec
@@ -207,3 +207,10 @@ def _members(name: str, value: Any, within: set[int]) -> Iterator[tuple[str, Uni
         for key, member in value.items():
             inner = repr(key).replace("%", "%25").replace("/", "%2F")  # "/" separates composite calls in node ids
             yield from _members(f"{name}[{inner}]", member, within)
+
+
+@cache
+def pending_result(invoke: Callable[..., Any]) -> type | None:
+    """The pending class of what an `invoke` is annotated to return; None: who calls it waits for it."""
+    hint = get_type_hints(invoke, include_extras=True).get("return")
+    return None if hint is None else make_port("result", hint).pending

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from cornstalk.messages import Edge, Kind, Upload
-from cornstalk.pending import current, is_pending, pending_class
+from cornstalk.pending import Recorder, Source, current, is_pending, pending_class, stale
 
 T = TypeVar("T")
 
@@ -62,10 +62,11 @@ Audio = Annotated[bytes, Pcm(24_000)]
 class Tensor:
     """A tensor in the data plane: the same class in every pass. `invoke` may pass it on, never look into it."""
 
-    __slots__ = ("edge",)
+    __slots__ = ("edge", "run")
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, run: Recorder | None = None) -> None:
         self.edge = edge
+        self.run = run  # the pass that handed it out: in another one it is stale
 
     def _opaque(self, *_: Any) -> Any:
         raise TypeError("a Tensor has no value inside invoke; compute on it in a task")
@@ -80,8 +81,14 @@ class Tensor:
         return self
 
     def _cs_wait(self) -> None:
-        if run := current.get():
-            run.await_node(self.edge.node)
+        self.check()
+        if self.run is not None:
+            self.run.await_node(self.edge.node)
+
+    def check(self) -> None:
+        """Raises StaleResult if it was kept from another pass or request."""
+        if current.get() is not self.run:
+            stale(Source(self.edge.node, self.edge.output, None, self.edge.node))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:

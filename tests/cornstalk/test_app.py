@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any
 
@@ -14,7 +15,7 @@ from cornstalk.blame import failure
 from cornstalk.errors import AppError, BadInput, NotBuilt, TaskError
 from cornstalk.messages import Error
 from cornstalk.record import Pass
-from tests.cornstalk.model.apps import LLM, Echo
+from tests.cornstalk.model.apps import LLM, Echo, composite
 
 SOURCE = """
 from __future__ import annotations
@@ -168,6 +169,9 @@ def test_a_users_error_shows_the_users_line() -> None:
     assert failure(error) == Error(code="app_failed", message="LookupError: no such thing (ask.py:22)")
     shown = "".join(traceback.format_exception(error))
     assert 'raise LookupError("no such thing")' in shown
+    wrong = Pass([], {}).run(composite(lambda self, q: self.brain(prompt=5)), "q").error
+    assert wrong is not None
+    assert re.search(r"TypeError: LLM: prompt: expected str, got int \(test_app.py:\d+\)", failure(wrong).message)
     assert failure(TaskError(Error(code="x", message="y", node="n"))) == Error(code="x", message="y", node="n")
 
 

@@ -399,6 +399,57 @@ def test_a_pending_value_kept_in_a_global_is_found() -> None:
         len(kept[0])
 
 
+def test_a_tensor_kept_in_a_global_is_found() -> None:
+    kept = []
+
+    def invoke(self, q):
+        kept.append(self.eye(image="x").emb)
+        return self.brain(prompt=self.echo(x=q).s.upper(), images=[kept[0]]).text
+
+    with pytest.raises(StaleResult):
+        run(composite(invoke), "q")
+    with pytest.raises(StaleResult):
+        wait(kept[0])
+
+
+def test_an_error_that_ends_the_request_cannot_be_retried_for_ever() -> None:
+    turns = []
+
+    def invoke(self, q):
+        while True:
+            turns.append(1)
+            assert len(turns) < 5000
+            try:
+                self.again(q)
+            except Exception:
+                continue
+
+    class Again(CompositeTask):
+        echo = Echo()
+
+        def invoke(self, q) -> str:
+            return self.echo(x=q).s + "".join(kept[-1:])
+
+    kept = []
+    with pytest.raises(TooManyCalls, match=r"invoke makes more than 1000 calls"):
+        run(composite(invoke, again=Again()), "q")
+    assert len(turns) == 1002
+
+    def stale(self, q):
+        kept.append(self.echo(x=q).s)
+        for _ in range(100):
+            try:
+                len(kept[0])
+            except Exception:
+                turns.append(1)
+        return len(kept[-1])
+
+    turns.clear()
+    with pytest.raises(StaleResult):
+        run(composite(stale), "q")
+    assert len(turns) == 1
+
+
 def test_storing_on_self_is_refused() -> None:
     def invoke(self, q):
         self.last = self.echo(x=q).s
