@@ -30,13 +30,17 @@ async def run_all(bench: Bench, count: int) -> list[str]:
     return requests
 
 
-async def check_all(bench: Bench, requests: list[str], within: float) -> None:
-    """Each request has its right last value, each node ran once and was stored once."""
-    wanted = len(requests) * len(GRAPH)
-    await eventually(lambda: len(bench.ran) >= wanted, within)
+async def check_once(bench: Bench, requests: list[str], within: float) -> None:
+    """Each request has its right last value, each node was sent once and ran once."""
+    await check_right(bench, requests, within)
+    assert len(bench.ran) == await bench.sent() == len(requests) * len(GRAPH)
+
+
+async def check_right(bench: Bench, requests: list[str], within: float) -> None:
+    """Each request has its right last value; nothing waits any more."""
+    wanted = {(r, n.token, 0) for r in requests for n in GRAPH}
+    await eventually(lambda: set(bench.ran) == wanted, within)
     await bench.acked()
-    assert sorted(bench.ran) == sorted((r, n.token, 0) for r in requests for n in GRAPH)
-    assert await bench.sent() == wanted
     for request in requests:
         log = await bench.state(request)
         end = log.done("join")
@@ -52,7 +56,7 @@ async def test_a_dispatcher_killed_at_any_line(bench: Bench, point: str) -> None
     await bench.worker()
     requests = await run_all(bench, 4)
     assert await active.gone() == -signal.SIGKILL
-    await check_all(bench, requests, within=15.0)
+    await check_once(bench, requests, within=15.0)
     assert standby.code is None
 
 
@@ -68,7 +72,7 @@ async def test_dispatchers_killed_one_after_the_other(bench: Bench) -> None:
     await eventually(lambda: len(bench.ran) >= 110, within=15.0)
     second.kill()
     requests += await run_all(bench, 5)
-    await check_all(bench, requests, within=15.0)
+    await check_once(bench, requests, within=15.0)
     assert third.code is None
 
 
@@ -80,7 +84,7 @@ async def test_the_server_killed_and_started_again(bench: Bench) -> None:
     await eventually(lambda: len(bench.ran) >= 5)
     bench.server.kill()
     bench.server.start()
-    await check_all(bench, requests, within=20.0)
+    await check_right(bench, requests, within=20.0)  # an ack that the server lost makes an item run again
 
 
 def test_the_answer_is_what_the_nodes_say() -> None:
