@@ -9,7 +9,7 @@ import msgspec
 
 from broker import topology
 from broker.connection import Broker
-from broker.errors import Rejected
+from broker.errors import BrokerError, Rejected
 from broker.facts import Facts
 from broker.registry import Registry
 from broker.subjects import APPS, COMPONENTS, finish, parse_run
@@ -38,13 +38,17 @@ class Reconciler:
         self._made: set[str] = set()  # queues this process has made or checked
 
     async def round(self) -> None:
-        """One round. Raises BrokerError."""
+        """One round. A component that cannot be made holds up no other one. Raises BrokerError."""
         specs, users = await self._wanted()
         records = await self._records()
-        for component, spec in specs.items():
-            await self._keep(component, spec, tuple(users[component]), records.get(component))
-        for component in records.keys() - specs.keys():
-            await self._give_up(records[component])
+        for component in sorted(specs.keys() | records.keys()):
+            try:
+                if (spec := specs.get(component)) is not None:
+                    await self._keep(component, spec, tuple(users[component]), records.get(component))
+                else:
+                    await self._give_up(records[component])
+            except BrokerError as error:
+                log.warning("component %s: %s", component, error)
 
     async def _wanted(self) -> tuple[dict[str, ComponentSpec], dict[str, list[str]]]:
         """What each component of the deployed apps is, and the names of those apps."""
