@@ -154,7 +154,7 @@ class Pass:
             self.suspend(Source(token, "", None, token))
 
     def fail(self, error: Exception) -> NoReturn:
-        """Ends the request with this error, whatever user code catches: raised once, then `except` cannot loop on it."""
+        """Ends the request with this error, whatever user code catches: raised once, so `except` cannot loop on it."""
         if self.fatal is not None:
             raise Suspend
         self.fatal = error
