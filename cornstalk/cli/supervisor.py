@@ -57,7 +57,7 @@ class Supervisor:
             self._start(self.tree.dispatchers())
             self._start(self.tree.gateways())
             broker = await self._connect()
-            self._workers = Workers(_reader(broker), self._worker, self.tree.config.workers)
+            self._workers = Workers(_reader(broker), self._worker, self.tree.config.workers, self._write)
             tasks.append(asyncio.create_task(self._workers.follow()))
             await self._until_ready()
             if not self._stop.is_set():

@@ -23,8 +23,11 @@ Read = Callable[[], Awaitable[Mapping[str, ComponentRecord]]]
 class Workers:
     """The worker processes of this host. A registry that cannot be read changes nothing."""
 
-    def __init__(self, read: Read, spawn: Callable[[str, int], Kept], replicas: int | None) -> None:
-        self._read, self._spawn, self._replicas = read, spawn, replicas
+    def __init__(
+        self, read: Read, spawn: Callable[[str, int], Kept], replicas: int | None, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when one has left."""
+        self._read, self._spawn, self._replicas, self._changed = read, spawn, replicas, changed
         self._kept: dict[tuple[str, int], Kept] = {}
         self._leaving: dict[asyncio.Task[None], Kept] = {}
 
@@ -59,7 +62,11 @@ class Workers:
             kept = self._kept.pop(key)
             task = asyncio.get_running_loop().create_task(kept.stop(DRAIN))
             self._leaving[task] = kept
-            task.add_done_callback(self._leaving.pop)
+            task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        del self._leaving[task]
+        self._changed()
 
     def _wanted(self, record: ComponentRecord) -> int:
         if record.state != "active":
