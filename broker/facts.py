@@ -111,6 +111,10 @@ class Facts:
         """A wake-up for whatever is stored of a request: `async with facts.watch(...)`."""
         return Watch(self._broker, subjects.seen(subjects.facts_of(request)), wake)
 
+    async def forget(self, subject: str) -> None:
+        """Removes what is stored at one subject. Only for marks, which nobody folds. Raises ReadTimeout."""
+        await self._broker.api(f"STREAM.PURGE.{RUNS}", {"filter": subject})
+
     async def purge(self, request: str) -> None:
         """Removes a finished request but its `end` (the tombstone) and `cancel`. Idempotent. Raises ReadTimeout."""
         for filter_subject in subjects.purgeable(request):

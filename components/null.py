@@ -116,6 +116,12 @@ class NullEngine:
         match call.inputs["fail"]:
             case "raise":
                 raise EngineError("asked to fail", code="asked_to_fail")
+            case "transient":
+                raise EngineError("asked to fail for now", code="asked_to_wait", transient=True)
+            case "bug":
+                raise ZeroDivisionError("asked to have a bug")
+            case "wrong_type":
+                return {"digest": 7}
             case "exit":
                 os._exit(70)
         return {"digest": mark}

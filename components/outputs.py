@@ -22,7 +22,7 @@ from cornstalk.errors import EngineError
 from cornstalk.large import without_large
 from cornstalk.messages import First, Ref, Upload, WorkItem, encode
 from cornstalk.task import UnitTask
-from cornstalk.values import check_outputs
+from cornstalk.values import check_outputs, check_piece
 from sidecar.client import SidecarClient
 from sidecar.messages import Owner
 
@@ -77,7 +77,7 @@ class Outputs:
             raise EngineError(
                 f"{output!r} is no stream output; streams are {', '.join(self._streams)}", code="bad_engine"
             )
-        await stream.add(piece)
+        await stream.add(check_piece(self._task, output, piece))
 
     async def tensor(self, output: str, array: Any) -> None:
         self._expect_tensor(output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 from broker.connection import Broker
@@ -15,7 +15,7 @@ from broker.lifetimes import fact_ttl
 from broker.subjects import attempt as try_subject
 from broker.subjects import attempts, dead_letter, finish
 from broker.subjects import end as end_subject
-from cornstalk.messages import Try, WorkItem, encode
+from cornstalk.messages import StreamRef, Try, WorkItem, encode, extensions
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +42,29 @@ class Suspects:
 
     @asynccontextmanager
     async def alone(self, item: WorkItem, attempt: str) -> AsyncIterator[bool]:
-        """One suspect at a time, with a mark stored before its start. False = condemned: it has MARKS of them."""
-        async with self._alone:
+        """One suspect at a time, with a mark stored before its start. False = condemned: it has MARKS of them.
+
+        An item that reads streams does not wait for its turn: what it reads may be a suspect behind it.
+        """
+        reads_streams = any(isinstance(e, StreamRef) for e in extensions(item.inputs))
+        async with nullcontext() if reads_streams else self._alone:
             if await self._facts.count(attempts(item.request, item.node, item.gen)) >= MARKS:
                 yield False
                 return
             crash_at("worker.counted")
-            mark = Try(node=item.node, gen=item.gen, attempt=attempt)
+            subject = try_subject(item.request, item.node, item.gen, attempt)
             await self._facts.put(
-                try_subject(item.request, item.node, item.gen, attempt),
-                encode(mark),
+                subject,
+                encode(Try(node=item.node, gen=item.gen, attempt=attempt)),
                 deadline=item.deadline,
                 unless=finish(item.request),
                 ttl=fact_ttl(item.deadline),
             )
-            yield True
+            try:
+                yield True
+            except Exception:
+                await self._facts.forget(subject)  # handed back alive: a start that killed nobody does not count
+                raise
 
     async def bury(self, item: WorkItem, reason: str, body: bytes) -> None:
         """Stores the dead letter, once."""

@@ -125,7 +125,7 @@ class Graph(Message, frozen=True, kw_only=True):
     index: int
     nodes: tuple[Node, ...] = ()
     cuts: tuple[str, ...] = ()
-    closed: bool = False  # no further pass will add a node
+    closed: bool = False  # the pass came to its end: no further node is expected (docs/decisions/002)
 
 
 class WorkItem(Message, frozen=True, kw_only=True):

@@ -26,7 +26,8 @@ from broker.subjects import finish as finish_subject
 from broker.subjects import graph as graph_subject
 from broker.work import publish_item
 from cornstalk.app import App
-from cornstalk.errors import CornstalkError, RecordError
+from cornstalk.blame import failure
+from cornstalk.errors import CornstalkError
 from cornstalk.graph import decide
 from cornstalk.messages import Accepted, End, Error, Finish, Graph, WorkItem, decode, encode
 from cornstalk.record import Outcome, Pass, Result
@@ -97,7 +98,7 @@ class Driver:
         over = outcome.kind == "done"
         if (run.new_nodes or run.cuts or (over and not self._state.closed)) and not await self._store(run, closed=over):
             return
-        if outcome.kind == "raise":
+        if outcome.error is not None:
             await self._finish(Finish(status="failed", error=_message(outcome.error)))
         elif run.complete:
             await self._answer(outcome.value, run)
@@ -204,20 +205,8 @@ def _failure(end: End) -> Error | None:
     return end.error or Error(code=end.outcome, message=f"the node ended {end.outcome}", node=end.node)
 
 
-def _message(error: Exception | None) -> Error:
-    """What the client is told of an error of user code, a task or the system."""
-    if isinstance(error, CornstalkError):
-        return error.to_message()
+def _message(error: Exception) -> Error:
+    """What the client is told of an error of user code (with its line), a task or the system."""
     if isinstance(error, BrokerError):
         return Error(code="broker", message=str(error), retryable=True)
-    return Error(code="app_error", message=f"{type(error).__name__}: {error}{_where(error)}")
-
-
-def _where(error: Exception | None) -> str:
-    """The user's line: the innermost frame of the traceback."""
-    traceback = error.__traceback__ if error is not None else None
-    if isinstance(error, RecordError) or traceback is None:
-        return ""
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return f" ({traceback.tb_frame.f_code.co_filename.rpartition('/')[2]}:{traceback.tb_lineno})"
+    return failure(error)

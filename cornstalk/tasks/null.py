@@ -18,7 +18,11 @@ class _Null(UnitTask):
 
 
 class Null(_Null):
-    """Digest of all inputs as a value. `fail` = "raise" or "exit" misbehaves on purpose; `service_ms` is slept."""
+    """Digest of all inputs as a value. `service_ms` is slept.
+
+    `fail` misbehaves on purpose: "raise" and "transient" an EngineError, "bug" another error, "wrong_type" an output
+    that is not of its type, "exit" ends the worker.
+    """
 
     class Out(BaseModel):
         digest: str

@@ -80,7 +80,7 @@ async def test_chance_in_an_argument_is_named_with_both_lines(programs: Stack) -
 
 async def test_an_error_of_user_code_points_at_its_line(programs: Stack) -> None:
     error = (await ask(programs, "bug", "x"))["error"]
-    assert error["code"] == "app_error"
+    assert error["code"] == "app_failed"
     assert "ZeroDivisionError" in error["message"]
     lines = (APPS / "programs.py").read_text().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if "len(mark) - 32" in text)
