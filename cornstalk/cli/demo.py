@@ -61,7 +61,7 @@ async def _run(state: State, store: Path, question: str) -> Report:
         note(f"answered: {report.answer}")
         with working("hearing the answer"):
             report.heard_back = await _hear(gateway, report)
-        with working(f"{AT_ONCE} requests at once; a worker that holds an item of the language model is killed"):
+        with working(f"{AT_ONCE} at once, and kill -9 for a worker that holds an item"):
             await _crash(gateway, report, sound)
     return report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -160,6 +161,8 @@ class Supervisor:
         for layer in reversed(self._layers):
             await asyncio.gather(*(kept.stop(GRACE) for kept in layer))
         (self.tree.config.store / "state.json").unlink(missing_ok=True)
+        if self.tree.socket.parent != self.tree.config.store:
+            shutil.rmtree(self.tree.socket.parent)
 
 
 def _reader(broker: Broker) -> Read:

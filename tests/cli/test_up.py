@@ -236,13 +236,15 @@ def test_in_the_foreground_it_prints_its_urls_and_stops_in_order(tmp_path: Path)
         url = process.stdout.readline().strip()
         assert httpx.get(f"{url}/readyz").status_code == 200
         wait_until(lambda: state_of(store).ready)
-        pids = all_pids(store)
+        pids, socket = all_pids(store), Path(state_of(store).sidecar)
+        assert socket.is_socket()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert (out, err) == ("", "")
     assert not any(start_time(pid) for pid in pids)
     assert read_state(store) is None
+    assert not socket.parent.exists()
 
 
 def test_down_stops_everything(tmp_path: Path) -> None:
