@@ -43,11 +43,11 @@ class Supervisor:
         self._stop = asyncio.Event()
 
     async def run(self, when_up: Callable[[], Awaitable[None]]) -> None:
-        """Until SIGTERM or SIGINT; a second one kills. `when_up` runs before the tree is declared ready.
+        """Until SIGTERM, SIGINT or SIGHUP; a second one kills. `when_up` runs before the tree is declared ready.
 
         Raises CliError when the tree does not come up.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         broker: Broker | None = None
         tasks: list[asyncio.Task[None]] = []
