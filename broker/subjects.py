@@ -179,6 +179,14 @@ def attach_hint(request: str) -> str:
     return f"ctl.attach.{request}"
 
 
+def attach_probe(request: str) -> str:
+    """Gateway -> gateways, core: who has a client that listens to the request says so by `attach_hint`."""
+    return f"ctl.attached.{request}"
+
+
+ALL_ATTACH_PROBES: Final = "ctl.attached.*"
+
+
 def release_hint(host: str) -> str:
     """Dispatcher -> the sidecar of a host, core: blocks nobody needs any more. A hint; their TTL is the truth."""
     return f"ctl.release.{host}"

@@ -12,8 +12,9 @@ import types
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from cornstalk.errors import AppError, BadInput, NotBuilt
+from cornstalk.errors import AppError, BadInput, NotBuilt, described
 from cornstalk.task import CompositeTask, UnitTask, pending_result
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
@@ -41,11 +42,42 @@ class App:
     def request(self, data: Any) -> BaseModel:
         """The request that a client's data means. Raises BadInput which names the field, also for an unknown one."""
         try:
-            return self.request_model.model_validate(data, extra="forbid")
+            return self._validated(data)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise BadInput(first["msg"], field) from error
+            raise self._bad_input(error.errors(include_url=False, include_context=False)[0]) from error
+
+    def check_part(self, data: dict[str, Any]) -> None:
+        """Raises BadInput for what is wrong in some of the fields; that others are missing is no mistake here."""
+        try:
+            self._validated(data)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False, include_context=False):
+                if problem["loc"] and problem["loc"][0] in data:
+                    raise self._bad_input(problem) from error
+
+    def _validated(self, data: Any) -> BaseModel:
+        try:
+            return self.request_model.model_validate(data, extra="forbid", by_alias=True, by_name=True)
+        except (ValidationError, RecursionError):
+            raise
+        except Exception as error:
+            raise AppError(f"app {self.name!r}: a validator of its request model raised {described(error)}") from error
+
+    def _bad_input(self, problem: ErrorDetails) -> BadInput:
+        field = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+            return BadInput(f"no such field; {self.name} takes {', '.join(self.request_model.model_fields)}", field)
+        got = "" if problem["type"] == "missing" else f", got {_shown(problem['input'])}"
+        return BadInput(problem["msg"] + got, field)
+
+
+def _shown(value: Any) -> str:
+    """What came instead of what was expected, short."""
+    if value is None or type(value) in (str, int, float, bool):
+        text = repr(value)
+        return text if len(text) <= 40 else text[:37] + "..."
+    names: dict[type, str] = {dict: "an object", list: "a list"}
+    return names.get(type(value), type(value).__name__)
 
 
 def _models(name: str, task: CompositeTask) -> tuple[type[BaseModel], type[BaseModel]]:
@@ -85,9 +117,13 @@ def load_app(source: str, name_hint: str = "app") -> App:
         app = _found(module, stem)
     except BaseException as error:
         del sys.modules[module.__name__], linecache.cache[filename]
-        if isinstance(error, AppError) or not isinstance(error, (Exception, SystemExit)):
+        if not isinstance(error, (Exception, SystemExit)):
             raise
-        raise AppError(f"{_where(error, filename)}{_what(error)}") from error
+        if isinstance(error, AppError):
+            raise AppError(str(error), error.line or _line(error, filename)) from error
+        line = _line(error, filename)
+        where = f"{stem}.py:{line}" if line else f"{stem}.py"
+        raise AppError(f"{where}: {_what(error)}", line) from error
     app.version = version
     return app
 
@@ -105,12 +141,12 @@ def _found(module: types.ModuleType, stem: str) -> App:
     return app
 
 
-def _where(error: BaseException, filename: str) -> str:
-    short = filename.rpartition("/")[2]
+def _line(error: BaseException, filename: str) -> int:
+    """The line of the app file that is to blame; 0 if none is."""
     if isinstance(error, SyntaxError) and error.filename == filename:
-        return f"{short}:{error.lineno}: "
+        return error.lineno or 0
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
-    return f"{short}:{lines[-1]}: " if lines else f"{short}: "
+    return (lines[-1] or 0) if lines else 0
 
 
 def _what(error: BaseException) -> str:
@@ -119,4 +155,4 @@ def _what(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         return f"ValidationError: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return f"{type(error).__name__}: {error}"
+    return described(error)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cornstalk.errors import CornstalkError
+from cornstalk.errors import CornstalkError, described
 from cornstalk.messages import Error
 from cornstalk.pending import Source, is_pending, source_of
 
@@ -55,7 +55,7 @@ def failure(error: Exception) -> Error:
         return error.to_message()
     frames = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__) if not _is_ours(f)]
     where = f" ({_place(*frames[-1])})" if frames else ""
-    return Error(code="app_failed", message=f"{type(error).__name__}: {error}{where}")
+    return Error(code="app_failed", message=described(error) + where)
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -1,28 +1,41 @@
 """All errors of Cornstalk but those of broker and sidecar, which stand alone.
 
-    CornstalkError
-    ├── BadInput (4xx)         the caller's mistake; `field` names where
-    │   ├── UnknownApp, UnknownRequest
-    │   ├── TooLarge
-    │   └── UnsupportedMedia
-    ├── Refused (429, 503)     try again after `retry_after` seconds
-    ├── RequestFailed          a request ended failed, cancelled or expired
-    ├── TaskError              a unit task failed; raised at its call, so user code may catch it
-    ├── EngineError            an engine could not do one item
-    ├── AppError               an app cannot be loaded or deployed
-    ├── SetupError             this machine lacks something; says what to do
-    └── RecordError            ends a request whatever user code catches
-        ├── NondeterministicInvoke
-        ├── StaleResult
-        ├── TooManyCalls
-        └── NotBuilt
+CornstalkError
+├── BadInput (4xx)         the caller's mistake; `field` names where
+│   ├── UnknownApp, UnknownRequest
+│   ├── TooLarge
+│   └── UnsupportedMedia
+├── Refused (429, 503)     try again after `retry_after` seconds
+├── RequestFailed          a request ended failed, cancelled or expired
+├── TaskError              a unit task failed; raised at its call, so user code may catch it
+├── EngineError            an engine could not do one item
+├── AppError               an app cannot be loaded or deployed
+├── SetupError             this machine lacks something; says what to do
+└── RecordError            ends a request whatever user code catches
+    ├── NondeterministicInvoke
+    ├── StaleResult
+    ├── TooManyCalls
+    └── NotBuilt
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from cornstalk.messages import Error
+
+SAID: Final = 1000
+"""Characters of what another's exception says that go into a message."""
+
+
+def described(error: BaseException) -> str:
+    """ "KeyError: 'x'": an exception of foreign code, in text that can be stored and sent whatever it says."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "(its message cannot be read)"
+    said = said if len(said) <= SAID else said[:SAID] + "..."
+    return f"{type(error).__name__}: {said.encode(errors='backslashreplace').decode()}"
 
 
 class CornstalkError(Exception):
@@ -128,10 +141,14 @@ class EngineError(CornstalkError):
 
 
 class AppError(CornstalkError):
-    """Raised when an app file cannot be deployed or loaded; says which line."""
+    """Raised when an app file cannot be deployed or loaded; `line` of it, 0 if no line is to blame."""
 
     code = "bad_app"
     status = 422
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class SetupError(CornstalkError):

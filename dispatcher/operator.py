@@ -30,7 +30,7 @@ class Config:
     replicas: int
     """Worker processes of a component that is new."""
     ack_wait: float
-    """Seconds after which an item of a lost host is delivered again; workers are told the same."""
+    """Seconds after which what a lost host held is delivered again; workers and gateways are told the same."""
 
 
 def configured(arguments: list[str]) -> Config:
@@ -51,7 +51,7 @@ async def serve(config: Config) -> None:
     broker = await Broker.from_env("operator")
     broker.on_closed = stop.set
     try:
-        await ensure_core(broker)
+        await ensure_core(broker, drive_ack_wait=config.ack_wait)
         log.info("core topology is there")
         lock = Lock(broker, "operator")
         working = [asyncio.create_task(lock.run()), asyncio.create_task(_rounds(broker, lock, config))]

@@ -15,12 +15,12 @@ from pathlib import Path
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import Response
 
 from broker.connection import Broker
 from broker.errors import BrokerError
-from gateway.http import ERRORS, error_response, router
+from broker.topology import ACK_WAIT
+from gateway.errors import install
+from gateway.http import router
 from gateway.limits import BodyLimit
 from gateway.service import Service
 from gateway.uploads import BODY_LIMIT
@@ -34,6 +34,8 @@ class Config:
     port: int
     admin_token: str
     """Who has it may deploy and remove apps."""
+    ack_wait: float
+    """Seconds after which another gateway drives a durable request of one that died; the operator is told the same."""
 
 
 def read_config(argv: list[str]) -> Config:
@@ -42,6 +44,7 @@ def read_config(argv: list[str]) -> Config:
     parser.add_argument("--host", default=env.get("CORNSTALK_GATEWAY_HOST", "127.0.0.1"))
     parser.add_argument("--port", type=int, default=int(env.get("CORNSTALK_GATEWAY_PORT", "8080")))
     parser.add_argument("--admin-token-file", default=env.get("CORNSTALK_ADMIN_TOKEN_FILE", ""))
+    parser.add_argument("--ack-wait", type=float, default=float(env.get("CORNSTALK_ACK_WAIT", ACK_WAIT)))
     args = parser.parse_args(argv)
     if not args.admin_token_file:
         parser.error("no admin token: pass --admin-token-file FILE or set CORNSTALK_ADMIN_TOKEN_FILE")
@@ -51,7 +54,7 @@ def read_config(argv: list[str]) -> Config:
         parser.error(f"the admin token cannot be read: {error}")
     if len(token) < 16:
         parser.error("the admin token has fewer than 16 characters")
-    return Config(args.host, args.port, token)
+    return Config(args.host, args.port, token, args.ack_wait)
 
 
 def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
@@ -64,21 +67,16 @@ def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
         yield
         await app.state.service.close()
 
-    app = FastAPI(title="Cornstalk gateway", lifespan=lifespan)
+    app = FastAPI(title="Cornstalk gateway", lifespan=lifespan, redirect_slashes=False)
     app.include_router(router)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT)
-    for kind in ERRORS:
-        app.add_exception_handler(kind, _answer)
+    install(app)
     return app
-
-
-async def _answer(_: Request, error: Exception) -> Response:
-    return error_response(error)
 
 
 async def serve(config: Config) -> None:
     async def service() -> Service:
-        return Service(await Broker.from_env("gateway"), config.admin_token)
+        return Service(await Broker.from_env("gateway"), config.admin_token, config.ack_wait)
 
     server = uvicorn.Server(
         uvicorn.Config(

@@ -7,11 +7,13 @@ import time
 from collections import OrderedDict
 from typing import Final
 
+from pydantic.errors import PydanticUserError
+
 from broker.connection import Broker
 from broker.registry import Registry
 from broker.subjects import APPS, COMPONENTS, token
 from cornstalk.app import App, load_app
-from cornstalk.errors import AppError, Refused, UnknownApp
+from cornstalk.errors import AppError, Refused, TooLarge, UnknownApp
 from cornstalk.messages import decode, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
 
@@ -33,25 +35,23 @@ class Apps:
 
     async def current(self, name: str) -> App:
         """The version that new requests get. Raises UnknownApp."""
-        return self._load(await self._record(name, name))
+        return self._load(await self._record(name))
 
     async def version(self, name: str, version: str) -> App:
         """The version on which a request began. Raises UnknownApp."""
         if (app := self._loaded.get((name, version))) is not None:
             return app
-        return self._load(await self._record(name, f"{_key(name)}.{version}"))
+        return self._load(await self._record(name, version))
 
-    async def list(self) -> list[tuple[AppRecord, App]]:
-        """Every deployed app, by name."""
-        names = [key for key in await self._apps.keys() if "." not in key]
-        records = [await self._record(name, name) for name in sorted(names)]
-        return [(record, self._load(record)) for record in records]
+    async def deployed(self) -> list[tuple[AppRecord, App | AppError]]:
+        """Every deployed app by name, or why it cannot be loaded here."""
+        return [(record, self._loaded_or_why(record)) for record in await self._records()]
 
     async def deploy(self, source: str) -> AppRecord:
         """Loads, stores, and waits for the operator to make the queues. Raises AppError, Refused (no operator)."""
         if len(source.encode()) > SOURCE_LIMIT:
-            raise AppError(f"an app file has at most {SOURCE_LIMIT} bytes")
-        app = await asyncio.to_thread(load_app, source)
+            raise TooLarge(f"expected an app file of at most {SOURCE_LIMIT} bytes, got {len(source.encode())}")
+        app = await asyncio.to_thread(_checked, source)
         specs = {
             component: ComponentSpec(kind=type(task).kind, task=task.task_path, identity=task.model_dump(mode="json"))
             for component, task in app.components().items()
@@ -66,11 +66,14 @@ class Apps:
         await self._wait_for_queues(record)
         return record
 
-    async def remove(self, name: str) -> AppRecord:
-        """New requests are refused from here; running ones end. The operator drains components nobody else uses."""
-        record = await self._record(name, name)
+    async def remove(self, name: str) -> list[str]:
+        """New requests are refused from here; running ones end. Returns the components that nobody else uses, which
+        the operator drains. Raises UnknownApp.
+        """
+        record = await self._record(name)
         await self._apps.delete(name)
-        return record
+        others = {component for other in await self._records() for component in other.components}
+        return sorted(record.components.keys() - others)
 
     async def _wait_for_queues(self, record: AppRecord) -> None:
         end = time.monotonic() + QUEUE_WAIT
@@ -86,11 +89,22 @@ class Apps:
                     )
                 await asyncio.sleep(0.05)
 
-    async def _record(self, name: str, key: str) -> AppRecord:
-        stored = await self._apps.get(_key(key) if "." not in key else key)
+    async def _records(self) -> list[AppRecord]:
+        entries = await self._apps.entries()
+        return [decode(AppRecord, entries[key].data) for key in sorted(entries) if "." not in key]
+
+    async def _record(self, name: str, version: str = "") -> AppRecord:
+        key = f"{_key(name)}.{version}" if version else _key(name)
+        stored = await self._apps.get(key)
         if stored is None:
-            raise UnknownApp(f"no app {name!r} is deployed: `cornstalk deploy FILE.py`, or see GET /apps")
+            raise UnknownApp(f"no app {name!r} is deployed: `cornstalk deploy FILE.py`, or see GET /apps", "app")
         return decode(AppRecord, stored.data)
+
+    def _loaded_or_why(self, record: AppRecord) -> App | AppError:
+        try:
+            return self._load(record)
+        except AppError as error:
+            return error
 
     def _load(self, record: AppRecord) -> App:
         app = self._loaded.get((record.name, record.version))
@@ -111,4 +125,15 @@ def _key(name: str) -> str:
     try:
         return token(name)
     except ValueError:
-        raise UnknownApp(f"no app {name[:40]!r} can exist: names are letters, digits, '-' and '_'") from None
+        raise UnknownApp(f"expected a name of letters, digits, '-' and '_', got {name[:40]!r}", "app") from None
+
+
+def _checked(source: str) -> App:
+    """The app of a source, whose models can be described to its clients. Raises AppError."""
+    app = load_app(source)
+    for model in (app.request_model, app.response_model):
+        try:
+            model.model_json_schema()
+        except PydanticUserError as error:
+            raise AppError(f"app {app.name!r}: {model.__name__} has no JSON schema: {error.message}") from error
+    return app

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Final
 
 from broker.connection import Broker
 from broker.crash import crash_at
 from broker.pull import Delivery, PullLoop
 from broker.subjects import DRIVE
-from broker.topology import ACK_WAIT
 from cornstalk.errors import CornstalkError, UnknownRequest
 from cornstalk.messages import Accepted, Finish, Malformed, NewerVersion, decode
 from gateway.requests import Requests
@@ -22,20 +20,28 @@ CREDITS: Final = 256
 """Durable requests that one gateway drives at once."""
 LATER: Final = 5.0
 """Seconds before an item that cannot be driven here is offered again."""
+HAND_BACK: Final = 2.0
+"""Seconds that handing back may take at the end of this gateway; what is left comes back after ack_wait."""
 
 
 class Durable:
     """Competes for DRIVE. An item is acked once its request's Finish is stored, so adoption is redelivery."""
 
-    def __init__(self, broker: Broker, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, broker: Broker, requests: Requests, ack_wait: float) -> None:
+        """`ack_wait`: seconds without a sign of life after which another gateway gets the item."""
+        self._requests, self._sign_of_life = requests, ack_wait / 3
         self._pull = PullLoop(broker, DRIVE, "drive", self._handle, credits=CREDITS)
 
     async def start(self) -> None:
         await self._pull.start()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
+        """Claims nothing more."""
         await self._pull.stop()
+
+    async def close(self) -> None:
+        """Once nothing is driven here any more: hands back what was claimed."""
+        await self._pull.join(HAND_BACK)
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
@@ -58,9 +64,15 @@ class Durable:
             await delivery.nak(LATER)
             return
         if not isinstance(run, Finish):
-            while not run.task.done():
-                await delivery.in_progress()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(run.task), ACK_WAIT / 3)
+            await self._until_driven(run.task, delivery)
+            if run.task.cancelled():  # this gateway stops: another one may go on at once
+                await delivery.nak(0.0)
+                return
+            run.task.result()
         crash_at("gateway.driven")
         await delivery.ack()
+
+    async def _until_driven(self, task: asyncio.Task[Finish], delivery: Delivery) -> None:
+        while not task.done():
+            await delivery.in_progress()
+            await asyncio.wait([task], timeout=self._sign_of_life)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -14,55 +13,22 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from broker.crash import crash_at
-from broker.errors import BrokerError, PayloadTooLarge, RequestEnded
 from cornstalk.app import App
-from cornstalk.errors import BadInput, CornstalkError, Refused, TooLarge
+from cornstalk.errors import AppError, BadInput
 from cornstalk.messages import Finish
+from cornstalk.records import AppRecord
 from gateway.answers import answer, describe, failure, read_state, whole_response
 from gateway.components import describe_components
+from gateway.errors import Forbidden, Unauthorized, json_response
 from gateway.events import Event, events
 from gateway.intake import read_input
 from gateway.options import read_options
 from gateway.requests import Run
 from gateway.service import Service
-from gateway.uploads import BODY_LIMIT
 
-log = logging.getLogger(__name__)
 router = APIRouter()
 
 REQUEST_HEADER: Final = "Cornstalk-Request"
-
-
-class Forbidden(CornstalkError):
-    """Raised when an admin call has no token, or a wrong one."""
-
-    code = "forbidden"
-    status = 401
-
-
-def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """JSON by msgspec: bytes become base64, structs objects."""
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
-
-
-def error_response(error: Exception) -> Response:
-    """A typed error as JSON: code, message, field."""
-    headers: dict[str, str] = {}
-    if isinstance(error, CornstalkError):
-        status, body = error.status, {"code": error.code, "message": str(error), "retryable": error.retryable}
-        if isinstance(error, BadInput) and error.field:
-            body["field"] = error.field
-        if isinstance(error, Refused):
-            headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    elif isinstance(error, RequestEnded):
-        status, body = 410, {"code": "gone", "message": str(error), "retryable": False}
-    elif isinstance(error, PayloadTooLarge):
-        status, body = 413, {"code": "too_large", "message": str(error), "retryable": False}
-    else:
-        log.warning("not answered: %s", type(error).__name__)
-        status, body = 503, {"code": "unavailable", "message": f"the broker: {error}", "retryable": True}
-        headers["Retry-After"] = "1"
-    return json_response({"error": body}, status, headers)
 
 
 def service_of(request: Request) -> Service:
@@ -86,17 +52,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/apps")
 async def list_apps(request: Request) -> Response:
     """Every app with the JSON schemas of its request and response."""
-    apps = [
-        {
-            "name": record.name,
-            "version": record.version,
-            "components": list(record.components),
-            "deployed_at": record.deployed_at,
-            "request": app.request_model.model_json_schema(),
-            "response": app.response_model.model_json_schema(),
-        }
-        for record, app in await service_of(request).apps.list()
-    ]
+    apps = [_described(record, app) for record, app in await service_of(request).apps.deployed()]
     return json_response({"apps": apps})
 
 
@@ -106,9 +62,9 @@ async def deploy(request: Request) -> Response:
     service = service_of(request)
     _check_admin(request, service)
     try:
-        source = (await _body(request)).decode()
+        source = (await request.body()).decode()
     except UnicodeDecodeError as error:
-        raise BadInput("an app file is Python source in UTF-8") from error
+        raise BadInput(f"expected Python source in UTF-8, got other bytes at {error.start}") from error
     record = await service.apps.deploy(source)
     body = {"name": record.name, "version": record.version, "components": list(record.components)}
     return json_response(body, 201)
@@ -119,9 +75,7 @@ async def remove(name: str, request: Request) -> Response:
     """Admin: removes an app; what only it uses is drained."""
     service = service_of(request)
     _check_admin(request, service)
-    record = await service.apps.remove(name)
-    others = {c for other, _ in await service.apps.list() for c in other.components}
-    return json_response({"name": name, "drains": sorted(record.components.keys() - others)})
+    return json_response({"name": name, "drains": await service.apps.remove(name)})
 
 
 @router.get("/components")
@@ -163,9 +117,22 @@ async def resume(request_id: str, request: Request) -> Response:
 
 @router.delete("/requests/{request_id}")
 async def cancel(request_id: str, request: Request) -> Response:
-    """Cancels at once. Idempotent."""
-    await service_of(request).requests.cancel(_id(request_id), "cancelled by the client")
-    return json_response({"request": request_id, "status": "cancelling"}, 202)
+    """Cancels at once; a request that has ended stays as it ended. Idempotent."""
+    ended = await service_of(request).requests.cancel(_id(request_id), "cancelled by the client")
+    return json_response({"request": request_id, "status": ended or "cancelling"}, 202)
+
+
+def _described(record: AppRecord, app: App | AppError) -> dict[str, Any]:
+    body = {
+        "name": record.name,
+        "version": record.version,
+        "components": list(record.components),
+        "deployed_at": record.deployed_at,
+    }
+    if isinstance(app, AppError):
+        return body | {"error": {"code": app.code, "message": str(app)}}
+    models = {"request": app.request_model, "response": app.response_model}
+    return body | {name: model.model_json_schema() for name, model in models.items()}
 
 
 async def _answered(service: Service, request_id: str, request: Request) -> Response:
@@ -222,29 +189,20 @@ def _frame(event: Event) -> bytes:
 
 def _last_event_id(request: Request) -> int:
     text = request.headers.get("last-event-id", "0")
-    if not text.isdigit() or len(text) > 18:
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise BadInput(f"expected the id of a chunk, got {text[:40]!r}", "Last-Event-ID")
     return int(text)
 
 
 def _id(text: str) -> str:
     if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
-        raise BadInput("a request id is 32 hex digits", "request")
+        raise BadInput(f"expected 32 hex digits, got {text[:40]!r}", "request")
     return text
 
 
 def _check_admin(request: Request, service: Service) -> None:
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), service.admin_token.encode()):
-        raise Forbidden("this call needs the admin token: Authorization: Bearer TOKEN")
-
-
-async def _body(request: Request) -> bytes:
-    body = await request.body()
-    if len(body) > BODY_LIMIT:
-        raise TooLarge(f"a body has at most {BODY_LIMIT} bytes")
-    return body
-
-
-ERRORS: Final[tuple[type[Exception], ...]] = (CornstalkError, BrokerError)
-"""What becomes a typed JSON answer; anything else is a bug and a 500."""
+    if scheme.lower() != "bearer":
+        raise Unauthorized("this call needs the admin token: Authorization: Bearer TOKEN")
+    if not secrets.compare_digest(given.encode(), service.admin_token.encode()):
+        raise Forbidden("that is not the admin token of this gateway")

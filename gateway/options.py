@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -21,6 +22,10 @@ LONGEST: Final = 24 * 3600.0
 """Seconds a request may have at most (design rule 8)."""
 LONGEST_GRACE: Final = 600.0
 """Seconds a client may be away at most before its request is cancelled."""
+LONGEST_KEY: Final = 255
+"""Characters of an Idempotency-Key."""
+
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -44,21 +49,34 @@ def read_options(app: str, headers: Mapping[str, str]) -> Options:
         token(tenant)
     except ValueError as error:
         raise BadInput(str(error), "Cornstalk-Tenant") from error
-    key = headers.get("idempotency-key", "")
+    key = _key(headers)
     seconds = _seconds(headers, "Cornstalk-Deadline", DEADLINE, LONGEST)
     if seconds <= 0:
-        raise BadInput("the deadline has passed: give seconds from now, above 0", "Cornstalk-Deadline")
+        raise BadInput("expected seconds from now, above 0, got a deadline that has passed", "Cornstalk-Deadline")
     return Options(
-        request=_hashed(tenant, app, key) if key else secrets.token_hex(16),
-        idempotent=bool(key),
+        request=secrets.token_hex(16) if key is None else _hashed(tenant, app, key),
+        idempotent=key is not None,
         tenant=tenant,
         lane=_lane(headers),
         durable=_flag(headers, "Cornstalk-Durable"),
         deadline=time.time() + seconds,
         resume_grace=_seconds(headers, "Cornstalk-Resume-Grace", 0.0, LONGEST_GRACE),
         seed=_seed(headers),
-        trace=headers.get("traceparent", "") or f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
+        trace=_trace(headers),
     )
+
+
+def _key(headers: Mapping[str, str]) -> str | None:
+    key = headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+        raise BadInput(f"expected 1 to {LONGEST_KEY} characters, got {len(key)}", "Idempotency-Key")
+    return key
+
+
+def _trace(headers: Mapping[str, str]) -> str:
+    """The client's W3C trace context, or a new one if it has none that is valid, as the standard asks."""
+    given = headers.get("traceparent", "")
+    return given if _TRACEPARENT.match(given) else f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
 
 
 def _hashed(tenant: str, app: str, key: str) -> str:
@@ -76,7 +94,7 @@ def _seconds(headers: Mapping[str, str], name: str, default: float, most: float)
     if not math.isfinite(value):
         raise BadInput(f"expected a finite number of seconds, got {text[:40]!r}", name)
     if value > most:
-        raise BadInput(f"at most {most:.0f} seconds, got {value:.0f}", name)
+        raise BadInput(f"expected at most {most:.0f} seconds, got {value:g}", name)
     if value < 0:
         raise BadInput(f"expected seconds from now, got {text[:40]!r}", name)
     return value
@@ -105,5 +123,5 @@ def _seed(headers: Mapping[str, str]) -> int:
     except ValueError as error:
         raise BadInput(f"expected an integer, got {text[:40]!r}", "Cornstalk-Seed") from error
     if not 0 <= seed < 2**63:
-        raise BadInput("expected an integer from 0 to 2^63 - 1", "Cornstalk-Seed")
+        raise BadInput(f"expected an integer from 0 to 2^63 - 1, got {text[:40]}", "Cornstalk-Seed")
     return seed

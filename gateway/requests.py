@@ -6,23 +6,24 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from broker.connection import Broker
+from broker.connection import Broker, Subscription
 from broker.crash import crash_at
-from broker.errors import BrokerError
+from broker.errors import BrokerError, DeadlineExceeded
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.requests import Message
+from broker.subjects import ALL_ATTACH_PROBES, attach_hint, attach_probe, cancel_hint, drive, finish, token
 from broker.subjects import accepted as accepted_subject
-from broker.subjects import attach_hint, cancel_hint, drive, finish, token
 from broker.subjects import cancel as cancel_subject
 from cornstalk.app import App
 from cornstalk.errors import BadInput, UnknownRequest
-from cornstalk.messages import Accepted, Cancel, Finish, decode, encode
+from cornstalk.messages import Accepted, Cancel, Finish, Status, decode, encode
 from gateway.apps import Apps
 from gateway.drive import Driver
+from gateway.errors import Expired
 from gateway.follow import Following
 from gateway.options import Options
 
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_WAIT: Final = 10.0
 """Seconds that storing a cancel may take."""
+ASK_WAIT: Final = 0.1
+"""Seconds that other gateways get to say that a client listens there, before a request that was left is cancelled."""
 
 
 class Run:
@@ -53,6 +56,10 @@ class Requests:
         self._broker, self._facts, self._apps = broker, facts, apps
         self._runs: dict[str, Run] = {}
         self._adopting: dict[str, asyncio.Task[Run | Finish]] = {}
+        self._probes: Subscription | None = None
+
+    async def start(self) -> None:
+        self._probes = await self._broker.subscribe_core(ALL_ATTACH_PROBES, self._asked)
 
     async def accept(self, app: App, value: dict[str, Any], options: Options) -> str:
         """Stores the request and begins to drive it. Returns its id; the same Idempotency-Key gives the same request.
@@ -76,28 +83,41 @@ class Requests:
         if options.idempotent and await self._purged(options.request):
             return options.request
         following = await Following(self._broker, self._facts, options.request).start()
-        crash_at("gateway.accepting")
-        put = await self._facts.put(
-            accepted_subject(options.request),
-            encode(accepted),
-            deadline=options.deadline,
-            ttl=fact_ttl(options.deadline),
-        )
-        crash_at("gateway.accepted")
-        stored = accepted if put.won else decode(Accepted, put.data)
-        if not put.won:
-            await following.close()
-            if (stored.app, stored.input) != (app.name, value):
+        try:
+            stored, seq = await self._store(accepted)
+            if not _same_request(stored, accepted):
                 raise BadInput("this key was used with another input", "Idempotency-Key")
-            return options.request
-        if stored.durable:
-            await self._broker.publish_stored(
-                drive(app.name), encode(stored), deadline=stored.deadline, msg_id=f"drive:{stored.request}"
-            )
-            crash_at("gateway.queued")
-        following.add(stored, put.seq)
-        self._begin(app, stored, following)
+            if seq is not None:
+                following.add(stored, seq)
+                await self._begin(app, stored, following)
+                return options.request
+        except BaseException:
+            await following.close()
+            raise
+        await following.close()
         return options.request
+
+    async def _store(self, accepted: Accepted) -> tuple[Accepted, int | None]:
+        """The stored acceptance, and its sequence if it is this one. A durable one is in DRIVE when this returns.
+
+        Raises Expired when the deadline passed before.
+        """
+        request, deadline = accepted.request, accepted.deadline
+        crash_at("gateway.accepting")
+        try:
+            put = await self._facts.put(
+                accepted_subject(request), encode(accepted), deadline=deadline, ttl=fact_ttl(deadline)
+            )
+            crash_at("gateway.accepted")
+            stored = accepted if put.won else decode(Accepted, put.data)
+            if stored.durable:  # also when it was stored before: who stored it may have died before this line
+                await self._broker.publish_stored(
+                    drive(stored.app), encode(stored), deadline=deadline, msg_id=f"drive:{request}"
+                )
+                crash_at("gateway.queued")
+        except DeadlineExceeded as error:
+            raise Expired("the deadline passed before the request was accepted") from error
+        return stored, put.seq if put.won else None
 
     async def _purged(self, request: str) -> bool:
         """Whether only the tombstone of the request is left: accepting it again would run it again."""
@@ -116,10 +136,10 @@ class Requests:
             yield run
             return
         run.clients += 1
-        if run.leaving is not None:
-            run.leaving.cancel()
-        await self._broker.publish_core(attach_hint(request))
         try:
+            if run.leaving is not None:
+                run.leaving.cancel()
+            await self._broker.publish_core(attach_hint(request))
             yield run
         finally:
             run.clients -= 1
@@ -128,11 +148,7 @@ class Requests:
 
     async def run(self, request: str) -> Run | Finish:
         """The run of a request on this gateway, or the Finish of one that has ended. Raises UnknownRequest."""
-        try:
-            token(request)
-        except ValueError:
-            raise UnknownRequest(f"no request {request[:40]!r} can exist") from None
-        if (run := self._runs.get(request)) is not None:
+        if (run := self._runs.get(_token(request))) is not None:
             return run
         adopting = self._adopting.get(request)
         if adopting is None:
@@ -140,16 +156,16 @@ class Requests:
             adopting.add_done_callback(lambda _: self._adopting.pop(request, None))
         return await asyncio.shield(adopting)
 
-    async def cancel(self, request: str, reason: str) -> None:
-        """Stores the cancel; the dispatcher ends the request. Idempotent. Raises UnknownRequest."""
-        try:
-            stored = await self._facts.last(accepted_subject(token(request)))
-        except ValueError:
-            stored = None
+    async def cancel(self, request: str, reason: str) -> Status | None:
+        """Stores the cancel; the dispatcher ends the request. Idempotent. How the request ended, if it has.
+
+        Raises UnknownRequest.
+        """
+        if (ended := await self._facts.last(finish(_token(request)))) is not None:
+            return decode(Finish, ended.data).status
+        stored = await self._facts.last(accepted_subject(request))
         if stored is None:
-            if await self._facts.last(finish(request)) is None:
-                raise UnknownRequest(f"no request {request[:40]!r} is stored")
-            return
+            raise _unknown(request)
         accepted = decode(Accepted, stored.data)
         await self._facts.put(
             cancel_subject(request),
@@ -159,13 +175,15 @@ class Requests:
         )
         crash_at("gateway.cancelled")
         await self._broker.publish_core(cancel_hint(request))
+        return None
 
     async def close(self) -> None:
         """Stops driving; what has not ended goes on when a client attaches elsewhere, or by its drive item."""
+        if self._probes is not None:
+            await self._probes.close()
         for run in list(self._runs.values()):
             run.task.cancel()
-            with suppress(asyncio.CancelledError, BrokerError):
-                await run.task
+            await asyncio.wait([run.task])
             await run.following.close()
 
     async def _adopt(self, request: str) -> Run | Finish:
@@ -178,14 +196,21 @@ class Requests:
                 await following.close()
                 return state.finish
             if state.accepted is None:
-                raise UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged")
+                raise _unknown(request)
             app = await self._apps.version(state.accepted.app, state.accepted.app_version)
+            return await self._begin(app, state.accepted, following)
         except BaseException:
             await following.close()
             raise
-        return self._begin(app, state.accepted, following)
 
-    def _begin(self, app: App, accepted: Accepted, following: Following) -> Run:
+    async def _begin(self, app: App, accepted: Accepted, following: Following) -> Run:
+        """Begins to drive, unless another client of this gateway was faster: one run holds all of its clients.
+
+        Raises BadInput when the app does not take the stored input any more.
+        """
+        if (there := self._runs.get(accepted.request)) is not None:
+            await following.close()
+            return there
         driver = Driver(self._broker, self._facts, app, following, accepted)
         run = self._runs[accepted.request] = Run(accepted, following, driver)
         run.task.add_done_callback(lambda _: asyncio.ensure_future(self._end(run)))
@@ -201,18 +226,50 @@ class Requests:
             log.error("request %s: its driver stopped: %s", run.accepted.request, type(error).__name__)
 
     async def _leave(self, run: Run) -> None:
-        """Cancels the request after its grace, unless a client attaches here or on another gateway meanwhile."""
+        """Cancels the request after its grace, unless a client listens here or on another gateway by then."""
         request = run.accepted.request
         attached = asyncio.Event()
 
         async def hear(_: Message) -> None:
             attached.set()
 
-        subscription = await self._broker.subscribe_core(attach_hint(request), hear)
         try:
-            await asyncio.wait_for(attached.wait(), run.accepted.resume_grace)
+            subscription = await self._broker.subscribe_core(attach_hint(request), hear)
+            try:
+                await self._broker.publish_core(attach_probe(request))  # it may have moved before it was missed here
+                await asyncio.wait_for(attached.wait(), max(run.accepted.resume_grace, ASK_WAIT))
+            finally:
+                await subscription.close()
         except TimeoutError:
-            if run.clients == 0 and not run.task.done():
-                await self.cancel(request, "the client left")
-        finally:
-            await subscription.close()
+            pass
+        except BrokerError as error:
+            log.warning("request %s is left to its deadline: %s", request, type(error).__name__)
+            return
+        if attached.is_set() or run.clients or run.task.done():
+            return
+        try:
+            await self.cancel(request, "the client left")
+        except (BrokerError, UnknownRequest) as error:
+            log.warning("request %s is left to its deadline: %s", request, type(error).__name__)
+
+    async def _asked(self, message: Message) -> None:
+        """Another gateway was left by the clients of a request: says so if one listens here."""
+        request = message.subject.rpartition(".")[2]
+        run = self._runs.get(request)
+        if run is not None and run.clients:
+            await self._broker.publish_core(attach_hint(request))
+
+
+def _same_request(stored: Accepted, accepted: Accepted) -> bool:
+    return stored.app == accepted.app and encode(stored.input) == encode(accepted.input)
+
+
+def _unknown(request: str) -> UnknownRequest:
+    return UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged", "request")
+
+
+def _token(request: str) -> str:
+    try:
+        return token(request)
+    except ValueError:
+        raise UnknownRequest(f"no request {request[:40]!r} can exist", "request") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.facts import Facts
+from broker.topology import ACK_WAIT
 from cornstalk.app import App
 from cornstalk.types import pcm_of
 from gateway.admission import Admission
@@ -17,24 +18,26 @@ from gateway.uploads import Uploads
 class Service:
     """Stateless but for connections and caches: any gateway serves and resumes any request."""
 
-    def __init__(self, broker: Broker, admin_token: str) -> None:
+    def __init__(self, broker: Broker, admin_token: str, ack_wait: float = ACK_WAIT) -> None:
         self.broker, self.admin_token = broker, admin_token
         self.facts = Facts(broker)
         self.apps = Apps(broker)
         self.admission = Admission(broker)
         self.uploads = Uploads(broker)
         self.requests = Requests(broker, self.facts, self.apps)
-        self.durable = Durable(broker, self.requests)
+        self.durable = Durable(broker, self.requests, ack_wait)
 
     async def start(self) -> None:
         await self.facts.start()
         await self.admission.start()
+        await self.requests.start()
         await self.durable.start()
 
     async def close(self) -> None:
         """Stops claiming, then driving. What has not ended is taken over elsewhere."""
-        await self.durable.close()
+        await self.durable.stop()
         await self.requests.close()
+        await self.durable.close()
         await self.admission.close()
         await self.facts.close()
         await self.broker.close()

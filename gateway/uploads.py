@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import time
 from typing import Any, Final
-
-from starlette.datastructures import UploadFile
 
 from broker.connection import Broker
 from broker.lifetimes import fact_ttl
@@ -31,15 +28,15 @@ class Uploads:
         self._spool = Spool(broker)
 
     async def take(self, field: str, hint: Any, value: Any, deadline: float) -> Upload:
-        """An upload for a field declared `hint`: a file part, or a base64 data URL in JSON.
+        """An upload for a field declared `hint`: the bytes of a file part, or a base64 data URL in text.
 
         Raises TooLarge, UnsupportedMedia, BadInput, each naming the field, what was expected and what came.
         """
-        data = await value.read() if isinstance(value, UploadFile) else _from_data_url(field, value)
+        data = value if isinstance(value, bytes) else _from_data_url(field, value)
         if not data:
-            raise BadInput("the file is empty (0 bytes)", field)
+            raise BadInput("expected a file, got an empty one (0 bytes)", field)
         if len(data) > LIMIT:
-            raise TooLarge(f"{len(data)} bytes; an upload has at most {LIMIT}", field)
+            raise TooLarge(f"expected at most {LIMIT} bytes, got {len(data)}", field)
         media_type = sniff(data)
         expected = media_of(hint)
         if expected and not media_type.startswith(f"{expected}/"):
@@ -49,13 +46,14 @@ class Uploads:
 
 def _from_data_url(field: str, value: Any) -> bytes:
     if not isinstance(value, str) or not value.startswith("data:"):
-        raise BadInput('expected a file part or a data URL ("data:audio/wav;base64,...")', field)
+        got = repr(value[:20]) if isinstance(value, str) else type(value).__name__
+        raise BadInput(f'expected a file part or a data URL ("data:audio/wav;base64,..."), got {got}', field)
     head, comma, body = value.partition(",")
     if not comma or not head.endswith(";base64"):
-        raise BadInput("a data URL must be base64: data:<type>;base64,<bytes>", field)
+        raise BadInput(f"expected a data URL in base64, data:<type>;base64,<bytes>, got {head[:40]!r}", field)
     if len(body) > LIMIT * 4 // 3 + 4:
-        raise TooLarge(f"an upload has at most {LIMIT} bytes", field)
+        raise TooLarge(f"expected at most {LIMIT} bytes, got more", field)
     try:
         return base64.b64decode(body, validate=True)
-    except binascii.Error as error:
-        raise BadInput(f"not base64: {error}", field) from error
+    except ValueError as error:
+        raise BadInput(f"expected base64: {error}", field) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,3 +34,14 @@ def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
     joined = _mark(Null(name="join"), text=mark, tensors=tensors)
     talk = stream_of(_mark(NullStream(name="talker"), text=joined), pieces)
     return {"joined": joined, "text": talk, "echo": stream_of(_mark(NullStream(name="echo"), text="e"), 0, talk)}
+
+
+def mixed(text: str, sound: bytes | None = None, files: Sequence[bytes] = (), **plain: Any) -> dict[str, Any]:
+    """The response of mixed.py."""
+    texts = [json.dumps(plain.get(name, default)) for name, default in _PLAIN.items()]
+    value = Null(name="value")
+    whole = _mark(value, text=text, texts=texts, upload=sound)
+    return {"digest": whole, "files": [_mark(value, upload=f) for f in files]}
+
+
+_PLAIN: Final[dict[str, Any]] = {"count": 0, "ratio": 0.0, "loud": False, "extra": None}
