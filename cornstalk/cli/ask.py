@@ -101,10 +101,10 @@ async def stream(gateway: Gateway, ask: Ask, answer: Answer) -> AsyncIterator[tu
     Survives cut connections and gateways that die: it goes on after the last event that came. Cancelling it leaves the
     request to its grace. Raises CliError: refused, cannot reach, or no end within the deadline.
     """
-    body, boundary = _multipart(ask)
+    body, kind = _body(ask)
     headers = {
         "Accept": "text/event-stream",
-        "Content-Type": f"multipart/form-data; boundary={boundary}",
+        "Content-Type": kind,
         "Cornstalk-Resume-Grace": str(ask.grace),
         "Idempotency-Key": uuid.uuid4().hex,  # the request may have been taken although no answer came
     }
@@ -151,11 +151,13 @@ async def _events(response: httpx.Response) -> AsyncIterator[Event]:
             yield event
 
 
-def _multipart(ask: Ask) -> tuple[bytes, str]:
-    """The body is made once: a retry under the same key must send the same bytes."""
-    boundary = uuid.uuid4().hex
-    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-    return httpx.Request("POST", "http://x", files=ask.parts(), headers=headers).read(), boundary
+def _body(ask: Ask) -> tuple[bytes, str]:
+    """The body and its type. Made once: a retry under the same key must send the same bytes."""
+    parts = ask.parts()
+    if not parts:
+        return b"{}", "application/json"  # there is no multipart body without a part
+    kind = f"multipart/form-data; boundary={uuid.uuid4().hex}"
+    return httpx.Request("POST", "http://x", files=parts, headers={"Content-Type": kind}).read(), kind
 
 
 def raise_failure(answer: Answer) -> None:

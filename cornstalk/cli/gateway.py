@@ -20,6 +20,7 @@ SILENT_FOR: Final = 45.0
 """Seconds without a byte after which a connection counts as broken; a gateway pings each 15 s."""
 
 _NEXT: Final = {
+    "bad_input": "cornstalk status --json  (shows the fields that each app takes)",
     "unknown_app": "cornstalk status  (lists the apps), or cornstalk deploy APP.py",
     "overloaded": "try again in a moment; cornstalk status shows where the work waits",
     "forbidden": "set CORNSTALK_ADMIN_TOKEN_FILE to the file with the admin token",

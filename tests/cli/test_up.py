@@ -116,6 +116,7 @@ def test_invoke_json_is_the_same_answer(tree: Path) -> None:
         (["nothing", "text"], 1, "no app 'nothing'"),
         (["words", "--field", "text=a", "--field", "colour=red"], 1, "colour"),
         (["words", "a", "--field", "pieces=many"], 1, "pieces"),
+        (["words"], 1, "text"),
         (["words", "a", "--deadline", "0"], 1, "Cornstalk-Deadline"),
         (["words", "--audio", __file__], 2, "takes no --audio"),
         (["words", "slow", "--field", "service_ms=5000", "--deadline", "1"], 4, "expired"),
