@@ -45,6 +45,7 @@ from cornstalk.messages import (
     encode,
 )
 from cornstalk.task import UnitTask
+from cornstalk.traces import where
 from sidecar.client import SidecarClient
 from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.messages import Owner
@@ -207,7 +208,7 @@ class Worker:
         except (Superseded, DeadlineExceeded, RequestEnded):
             raise
         except Exception as error:  # an engine's bug must not end its neighbours: it becomes this item's failure
-            log.exception("the engine of %s raised on %s:%s", item.component, item.request, item.node)
+            log.error("the engine of %s raised on %s:%s: %s", item.component, item.request, item.node, where(error))
             message = f"{type(error).__name__} in the engine of {item.component}; see the log of {self.me.worker}"
             return await self._failed(item, attempt, Error(code="engine_raised", message=message), delivery)
         finally:

@@ -32,6 +32,7 @@ from cornstalk.graph import decide
 from cornstalk.messages import Accepted, End, Error, Finish, Graph, WorkItem, decode, encode
 from cornstalk.record import Outcome, Pass, Result
 from cornstalk.response import begins, same_response, stored_response, stream_fields
+from cornstalk.traces import where
 from gateway.follow import Following
 from gateway.values import StreamValues
 from gateway.watchdog import Watchdog
@@ -73,7 +74,7 @@ class Driver:
         except (CornstalkError, BrokerError, TypeError) as error:
             await self._finish(Finish(status="failed", error=_message(error)))
         except Exception as error:
-            log.exception("the driver of request %s stopped", self._accepted.request)
+            log.error("the driver of request %s stopped: %s", self._accepted.request, where(error))
             await self._finish(Finish(status="failed", error=_message(error)))
         finally:
             if not self.head.done():
