@@ -14,7 +14,7 @@ APPS = Path(__file__).parent / "apps"
 
 
 def environment(**extra: str) -> dict[str, str]:
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("CORNSTALK_")}
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("CORNSTALK_") or k == "CORNSTALK_CACHE"}
     return {**plain, "PYTHONPATH": str(ROOT), **extra}
 
 
