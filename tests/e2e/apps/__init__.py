@@ -14,7 +14,7 @@ from cornstalk.tasks.null import Null, NullStream, NullTensor
 APPS: Final = Path(__file__).parent
 
 
-def _mark(task: UnitTask, **inputs: Any) -> str:
+def digest_of(task: UnitTask, **inputs: Any) -> str:
     """What a null task answers to these inputs and its defaults."""
     name: str = task.name  # type: ignore[attr-defined]
     return digest(name, {**type(task).defaults, **inputs})
@@ -22,26 +22,26 @@ def _mark(task: UnitTask, **inputs: Any) -> str:
 
 def one(text: str, pieces: int = 2) -> dict[str, str]:
     """The response of one.py."""
-    talk = _mark(NullStream(name="talker"), text=text)
-    return {"digest": _mark(Null(name="value"), text=text), "text": stream_of(talk, pieces)}
+    talk = digest_of(NullStream(name="talker"), text=text)
+    return {"digest": digest_of(Null(name="value"), text=text), "text": stream_of(talk, pieces)}
 
 
 def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
     """The response of chain.py."""
-    mark = _mark(Null(name="head"), text=text)
+    mark = digest_of(Null(name="head"), text=text)
     maker = NullTensor(name="maker")
-    tensors = [tensor_of(_mark(maker, text=t, nbytes=nbytes), nbytes) for t in (mark, text)]
-    joined = _mark(Null(name="join"), text=mark, tensors=tensors)
-    talk = stream_of(_mark(NullStream(name="talker"), text=joined), pieces)
-    return {"joined": joined, "text": talk, "echo": stream_of(_mark(NullStream(name="echo"), text="e"), 0, talk)}
+    tensors = [tensor_of(digest_of(maker, text=t, nbytes=nbytes), nbytes) for t in (mark, text)]
+    joined = digest_of(Null(name="join"), text=mark, tensors=tensors)
+    talk = stream_of(digest_of(NullStream(name="talker"), text=joined), pieces)
+    return {"joined": joined, "text": talk, "echo": stream_of(digest_of(NullStream(name="echo"), text="e"), 0, talk)}
 
 
 def mixed(text: str, sound: bytes | None = None, files: Sequence[bytes] = (), **plain: Any) -> dict[str, Any]:
     """The response of mixed.py."""
     texts = [json.dumps(plain.get(name, default)) for name, default in _PLAIN.items()]
     value = Null(name="value")
-    whole = _mark(value, text=text, texts=texts, upload=sound)
-    return {"digest": whole, "files": [_mark(value, upload=f) for f in files]}
+    whole = digest_of(value, text=text, texts=texts, upload=sound)
+    return {"digest": whole, "files": [digest_of(value, upload=f) for f in files]}
 
 
 _PLAIN: Final[dict[str, Any]] = {"count": 0, "ratio": 0.0, "loud": False, "extra": None}
