@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ async def _end(task: asyncio.Task[Any]) -> None:
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s sidecar %(levelname)s %(message)s")
     config = configured(sys.argv[1:])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two descriptors for each client, one for each arena
     try:
         uvloop.run(serve(config))
     except StartFailed as error:

@@ -19,7 +19,6 @@ MADV_POPULATE_READ: Final = 22
 MADV_POPULATE_WRITE: Final = 23
 F_SEAL_FUTURE_WRITE: Final = 0x10
 SEALS: Final = F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-PAGE: Final = mmap.PAGESIZE
 STEP: Final = 16 << 20
 """Bytes populated by one call."""
 

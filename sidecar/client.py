@@ -11,8 +11,8 @@ import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Self
 
 import numpy as np
@@ -35,6 +35,8 @@ INLINE_COPY: Final = 8 << 20
 """Bytes up to which a copy (under 1 ms) is done on the event loop: a thread would cost more than it frees."""
 GRACE: Final = 1.0
 """Seconds after its own deadline at which the daemon counts as hung."""
+AHEAD: Final = 0.001
+"""Seconds after a put at which the next block is asked for, so as not to get in the way of its reader."""
 FIRST_RETRY, LAST_RETRY = 0.02, 0.3
 """Seconds between attempts to reconnect."""
 
@@ -84,7 +86,7 @@ class SidecarClient:
     @property
     def epoch(self) -> str:
         """Life of the daemon. Raises SidecarDown."""
-        return self._live().epoch
+        return self.live().epoch
 
     def put(
         self,
@@ -101,7 +103,7 @@ class SidecarClient:
 
         Waits up to `wait` seconds for room, in order of arrival. Raises Full, TooBig, Denied, SidecarDown, Timeout.
         """
-        return self._put(owner, output, index, shape_of(shape), name_of(dtype), expires, wait)
+        return Put(self, owner, output, index, shape_of(shape), name_of(dtype), expires, wait)
 
     async def put_copy(self, owner: Owner, output: str, index: int, tensor: Any, *, expires: float, wait: float) -> Ref:
         """Copies a numpy array or torch tensor (any device) and commits it. Raises like `put`."""
@@ -117,22 +119,21 @@ class SidecarClient:
 
         Raises Gone, StaleEpoch, NodeLost, Denied, SidecarDown, Timeout after `wait` seconds.
         """
-        link = self._live()
+        link = self.live()
+        begun = link.now()
+        leased = await link.ask(messages.Get(link.next_id(), Tensor.of(ref), wait), wait)
+        end = messages.EndLease(leased.lease)
         try:
-            async with asyncio.timeout(wait):
-                leased = await link.ask(messages.Get(link.next_id(), Tensor.of(ref), wait), wait)
-                try:
-                    mapping = await link.readable(leased.arena)
-                    end = messages.EndLease(leased.lease)
-                    return Lease(ref, link.view(mapping, ref.offset, ref.nbytes, lambda: link.post(end)))
-                except BaseException:
-                    if not link.lost:
-                        link.post(messages.EndLease(leased.lease))
-                    raise
-        except TimeoutError:
-            raise Timeout("the tensor could not be had before the deadline") from None
-        except OSError as error:
-            raise SidecarError(f"an arena cannot be mapped: {error.strerror}") from error
+            mapping = await link.readable(leased.arena, begun + wait - link.now())
+            root = link.view(mapping, ref.offset, ref.nbytes)
+        except BaseException as error:
+            if not link.lost:
+                link.post(end)
+            if isinstance(error, OSError):
+                raise SidecarError(f"an arena cannot be mapped: {error.strerror}") from error
+            raise
+        link.when_dead(root, lambda: link.post(end))
+        return Lease(ref, root)
 
     async def will(self, item: str, reply: str) -> None:
         """If this process dies, its sidecar hands the item behind `reply` back at once.
@@ -153,7 +154,7 @@ class SidecarClient:
 
     async def stats(self, wait: float = 2.0) -> messages.Stats:
         """Raises SidecarDown, Timeout."""
-        link = self._live()
+        link = self.live()
         stats: messages.Stats = await link.ask(messages.GetStats(link.next_id()), wait)
         return stats
 
@@ -168,23 +169,11 @@ class SidecarClient:
             link.close()
         await self._mapper.close()
 
-    @asynccontextmanager
-    async def _put(
-        self, owner: Owner, output: str, index: int, shape: tuple[int, ...], dtype: str, expires: float, wait: float
-    ) -> AsyncIterator[Block]:
-        link = self._live()
-        nbytes = nbytes_of(dtype, shape)
-        granted = self._spares.take(rounded(nbytes)) or await self._grant(link, nbytes, wait)
-        block = Block(link, granted, owner, output, index, dtype, shape, nbytes)
-        try:
-            yield block
-        except BaseException:
-            block.abort()
-            raise
-        block.commit(expires)
-        self._ask_ahead(link, rounded(nbytes))
-
-    async def _grant(self, link: Link, nbytes: int, wait: float) -> messages.Granted:
+    async def grant(self, link: Link, nbytes: int, wait: float) -> messages.Granted:
+        """A block, granted ahead or by waiting in line. Raises Full, TooBig, Denied, SidecarDown, Timeout."""
+        spare = self._spares.take(rounded(nbytes))
+        if spare is not None:
+            return spare
         for spare in self._spares.give_back():
             link.post(messages.Abort(spare.block))
         request = messages.Grant(link.next_id(), nbytes, wait)
@@ -196,9 +185,14 @@ class SidecarClient:
             raise
         return granted
 
-    def _ask_ahead(self, link: Link, size: int) -> None:
-        if self._spares.wanted(size, sum(mapping.size for mapping in link.own.values())):
-            self._mapper.start(self._spare(link, self._spares, size))
+    def ask_ahead(self, link: Link, nbytes: int) -> None:
+        """After a put: has the next one of this size find its block, if that is likely to be of use."""
+        if self._spares.wanted(rounded(nbytes), sum(mapping.size for mapping in link.own.values())):
+            link.call_later(AHEAD, self._begin_spare, link, self._spares, rounded(nbytes))
+
+    def _begin_spare(self, link: Link, spares: Spares, size: int) -> None:
+        if not link.lost:
+            self._mapper.start(self._spare(link, spares, size))
 
     async def _spare(self, link: Link, spares: Spares, size: int) -> None:
         granted = None
@@ -208,7 +202,8 @@ class SidecarClient:
             pass  # the next put waits in line like any other
         spares.answered(size, granted)
 
-    def _live(self) -> Link:
+    def live(self) -> Link:
+        """The connection of now. Raises SidecarDown."""
         if self._link is None:
             raise SidecarDown(f"no sidecar at {self._path} now" if not self._closed else "this client was closed")
         return self._link
@@ -242,7 +237,46 @@ class SidecarClient:
             self._link = None
             if not self._closed:
                 log.warning("the sidecar died; connecting again")
-                self._reconnecting = asyncio.get_running_loop().create_task(self._connect())
+                self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._connect()
+        except SidecarError as error:
+            log.error("the new sidecar refuses this client: %s", error)
+
+
+class Put(AbstractAsyncContextManager[Block]):
+    """One put: grant on entering, commit on leaving."""
+
+    def __init__(
+        self,
+        client: SidecarClient,
+        owner: Owner,
+        output: str,
+        index: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        expires: float,
+        wait: float,
+    ) -> None:
+        self._client = client
+        self._header = owner, output, index, dtype, shape
+        self._nbytes = nbytes_of(dtype, shape)
+        self._expires, self._wait = expires, wait
+
+    async def __aenter__(self) -> Block:
+        self._link = self._client.live()
+        granted = await self._client.grant(self._link, self._nbytes, self._wait)
+        self._block = Block(self._link, granted, *self._header, self._nbytes)
+        return self._block
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._block.abort()
+        else:
+            self._block.commit(self._expires)
+            self._client.ask_ahead(self._link, self._nbytes)
 
 
 def _copy(block: Block, source: Any) -> None:

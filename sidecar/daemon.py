@@ -33,6 +33,8 @@ MAX_WILLS: Final = 4096
 """Items that one worker may hold at once."""
 MAX_DRAIN: Final = 4096
 """Datagrams read at once from a producer; more than a socket can hold."""
+PAUSE: Final = 0.2
+"""Seconds without new clients after one could not be accepted (out of descriptors)."""
 SWEEP: Final = 0.5
 """Seconds between looks at expired blocks."""
 
@@ -72,12 +74,15 @@ class Daemon:
         }
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(path)
-        self._loop.add_reader(self._listener.socket.fileno(), self._accept)
+        self._resume: asyncio.TimerHandle | None = None
+        self._listen()
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
 
     async def close(self) -> None:
         """Hangs up on everybody; views that clients hold stay valid until they give them up."""
         self._sweeper.cancel()
+        if self._resume is not None:
+            self._resume.cancel()
         self._loop.remove_reader(self._listener.socket.fileno())
         self._listener.close()
         for peer in self._peers.values():
@@ -117,11 +122,18 @@ class Daemon:
             expired=book.expired,
         )
 
+    def _listen(self) -> None:
+        self._loop.add_reader(self._listener.socket.fileno(), self._accept)
+
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.socket.accept()
+        except BlockingIOError:
+            return  # it has gone again
         except OSError as error:
-            log.warning("cannot accept a client: %s", error)
+            log.error("cannot accept a client, trying again in %s s: %s", PAUSE, error)
+            self._loop.remove_reader(self._listener.socket.fileno())
+            self._resume = self._loop.call_later(PAUSE, self._listen)
             return
         if credentials(connection)[1] not in (os.getuid(), 0):
             connection.close()

@@ -25,8 +25,14 @@ _NUMPY: Final[dict[str, np.dtype[Any]]] = {
 } | {BFLOAT16: np.dtype("uint16")}
 
 
+_NAMES: Final = {dtype: name for name, dtype in _NUMPY.items() if name != BFLOAT16}
+
+
 def name_of(dtype: Any) -> str:
     """The travelling name of a numpy or torch dtype, or of its name. Raises Denied for any that may not travel."""
+    known = _NAMES.get(dtype) if isinstance(dtype, np.dtype) else None
+    if known is not None:
+        return known
     name = str(dtype).removeprefix("torch.")
     if name not in _NUMPY:
         try:

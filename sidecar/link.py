@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import socket
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Link:
         self.lost = False
         self.own: dict[int, Mapping] = {}  # writable
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._connection = connection
         self._mapper = mapper
         self._on_lost = on_lost
@@ -90,6 +92,12 @@ class Link:
         self.host, self.epoch, self.total = welcome.host, welcome.epoch, welcome.total
         return self
 
+    def now(self) -> float:
+        return self._loop.time()
+
+    def call_later(self, delay: float, callback: Callable[..., object], *arguments: Any) -> None:
+        self._loop.call_later(delay, callback, *arguments)
+
     def next_id(self) -> int:
         return next(self._ids)
 
@@ -127,19 +135,28 @@ class Link:
         if self.lost:
             raise SidecarDown("the sidecar has died")
 
-    def view(self, mapping: Mapping, offset: int, nbytes: int, on_dead: Callable[[], None]) -> Root:
-        """Root of a span. `on_dead` runs on the loop when the last view of it is gone, unless the link is lost."""
+    def view(self, mapping: Mapping, offset: int, nbytes: int) -> Root:
+        """Root of a span; while it lives, so do the leases of this connection."""
         root = span(mapping, offset, nbytes)
         root.tail = self._tail  # type: ignore[attr-defined]
-        weakref.finalize(root, self._root_died, on_dead).atexit = False
         return root
 
-    async def readable(self, number: int) -> Mapping:
-        """The read-only mapping of an arena that a lease names; mapped once. Raises SidecarDown, OSError."""
+    def when_dead(self, root: Root, last: Callable[[], None]) -> weakref.finalize[Any, Any]:
+        """`last` runs on the loop when no view of `root` is left, unless the link is lost by then."""
+        finalizer = weakref.finalize(root, self._root_died, last)
+        finalizer.atexit = False
+        return finalizer
+
+    async def readable(self, number: int, wait: float) -> Mapping:
+        """The read-only mapping of an arena that a lease names; mapped once. Raises SidecarDown, Timeout, OSError."""
         task = self._read_only.get(number)
         if task is None:
             raise SidecarDown("the sidecar has died")
-        return task.result() if task.done() else await asyncio.shield(task)
+        if not task.done():
+            await asyncio.wait((task,), timeout=wait)
+            if not task.done():
+                raise Timeout("the arena could not be mapped before the deadline")
+        return task.result()
 
     def close(self) -> None:
         """Idempotent. Leases end at once, or with the last view where some are left."""
@@ -166,16 +183,17 @@ class Link:
             os.close(self._hang_up())
             self._on_lost(self)
 
-    def _root_died(self, on_dead: Callable[[], None]) -> None:
+    def _root_died(self, last: Callable[[], None]) -> None:
+        here = threading.get_ident() == self._thread
         try:
-            self._loop.call_soon_threadsafe(self._run_unless_lost, on_dead)
+            (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._run_unless_lost, last)
         except RuntimeError:
             pass  # the loop is closed, and the connection with it
 
-    def _run_unless_lost(self, on_dead: Callable[[], None]) -> None:
+    def _run_unless_lost(self, last: Callable[[], None]) -> None:
         if not self.lost:
             try:
-                on_dead()
+                last()
             except SidecarDown:
                 pass  # the daemon that would have had to know is gone
 

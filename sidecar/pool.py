@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sidecar import arena
-from sidecar.allocator import Allocator, rounded
+from sidecar.allocator import UNIT, Allocator, rounded
 from sidecar.blocks import Place
 
 SMALLEST: Final = 1 << 20
-"""Bytes of the smallest arena."""
+"""Bytes of the smallest arena, where budget and limit allow it."""
 
 
 class Room(NamedTuple):
@@ -67,8 +67,9 @@ class Pool:
     def plan(self, peer: int, nbytes: int, quota: int, limit: int) -> int:
         """Size of the arena to make for a block of `nbytes`, or 0 if budget or `limit` do not allow one."""
         left = min(self.total - self.assigned, limit - sum(held.size for held in self.of(peer)))
-        least = max(rounded(nbytes), SMALLEST)
-        return max(least, min(rounded(quota), left // arena.PAGE * arena.PAGE)) if least <= left else 0
+        least = rounded(nbytes)
+        usual = min(max(rounded(quota), SMALLEST), left // UNIT * UNIT)
+        return max(least, usual) if least <= left else 0
 
     def begin(self, peer: int, size: int) -> Held:
         """Reserves the bytes of an arena that is about to be made."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import numpy as np
 
 from cornstalk.messages import Ref
 from sidecar import views
-from sidecar.errors import Gone, SidecarError
+from sidecar.errors import Denied, Gone, SidecarError
 from sidecar.link import Link
 from sidecar.messages import Abort, Commit, EndLease, Granted, Owner, Tensor
 
@@ -41,9 +41,7 @@ class Block:
             link.host, link.epoch, granted.arena, granted.offset, nbytes, dtype, shape,
         )  # fmt: skip
         self._ref: Ref | None = None
-        self._on_views_gone: Callable[[], None] = self._abort
-        mapping = link.own[granted.arena]
-        self._root: views.Root | None = link.view(mapping, granted.offset, nbytes, self._views_gone)
+        self._root: views.Root | None = link.view(link.own[granted.arena], granted.offset, nbytes)
         self._array: np.ndarray[Any, Any] | None = None
 
     @property
@@ -65,41 +63,43 @@ class Block:
         return self._ref
 
     def commit(self, expires: float) -> None:
-        """Raises SidecarDown if the daemon died since the grant."""
-        hold = self._leave()
-        self._on_views_gone = self._end_hold if hold else _nothing
-        self._link.post(Commit(self._block, self._tensor, expires, hold))
+        """Raises SidecarDown if the daemon died since the grant, Denied for a header that is too long."""
+        views_left = self._leave()
+        try:
+            self._link.post(Commit(self._block, self._tensor, expires, views_left is not None))
+        except Denied:
+            self._give_back(views_left)
+            raise
+        if views_left is not None:
+            self._link.when_dead(views_left, self._end_hold)
         self._ref = self._tensor.ref()
 
     def abort(self) -> None:
         """Gives the block back uncommitted, once no view of it is left."""
-        if not self._leave() and not self._link.lost:
-            self._on_views_gone = _nothing
+        self._give_back(self._leave())
+
+    def _give_back(self, views_left: views.Root | None) -> None:
+        if views_left is not None:
+            self._link.when_dead(views_left, self._abort)
+        elif not self._link.lost:
             self._abort()
 
-    def _leave(self) -> bool:
-        """Lets go of the own views; whether others are left."""
+    def _leave(self) -> views.Root | None:
+        """Lets go of the own views. The root, if there are others."""
         root = weakref.ref(self._open())
         self._root = self._array = None
-        return root() is not None
+        return root()
 
     def _open(self) -> views.Root:
         if self._root is None:
             raise Gone("this block was left: it is committed or given back")
         return self._root
 
-    def _views_gone(self) -> None:
-        self._on_views_gone()
-
     def _abort(self) -> None:
         self._link.post(Abort(self._block))
 
     def _end_hold(self) -> None:
         self._link.post(EndLease(self._block))
-
-
-def _nothing() -> None:
-    return None
 
 
 class Lease:

@@ -30,7 +30,7 @@ SHARE_EVERY: Final = 1.0
 
 
 class Uplink:
-    """A -NAK is sent within milliseconds, or once NATS is back, or dropped when it is stale; never twice."""
+    """A -NAK is sent within milliseconds, or once NATS is back, or dropped when it is stale."""
 
     def __init__(self) -> None:
         self._naks: deque[tuple[str, float]] = deque(maxlen=MAX_NAKS)  # reply subject, stale at (monotonic)
@@ -86,9 +86,10 @@ class Uplink:
 
     async def _flush(self, broker: Broker) -> None:
         while self._naks and broker.connected:
-            reply, stale_at = self._naks.popleft()
+            reply, stale_at = self._naks[0]
             if time.monotonic() < stale_at:
                 await broker.publish_core(reply, b"-NAK")
+            self._naks.popleft()
 
     async def _nap(self, seconds: float) -> None:
         try:
