@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from cornstalk.handle import Out, misuse
-from cornstalk.messages import Edge, Extension, encode, substitute
+from cornstalk.large import LARGE, Marked, Spooled, is_mark, mark_of, without_large
+from cornstalk.messages import Edge, Extension, Upload, encode, extensions, substitute
 from cornstalk.pending import PENDING, Source, run_of, source_of, stale
 from cornstalk.types import Port, Tensor
 from cornstalk.values import LONG, misfit, no_reference, wire
@@ -18,17 +19,40 @@ if TYPE_CHECKING:
     from cornstalk.task import UnitTask
 
 
+class Sent(NamedTuple):
+    """All inputs of a call in msgpack form."""
+
+    plain: dict[str, Any]
+    stored: dict[str, Any]  # with marks for large values
+    data: bytes  # `stored` encoded
+    large: Spooled
+
+
 class Arguments:
     """What one pass knows of where its values came from."""
 
     def __init__(self, run: Pass) -> None:
         self._run = run
         self.origin: dict[int, tuple[Source, Any]] = {}  # id of a known value -> its output, and the value kept alive
+        self._marked: Marked = {}
 
     def remember(self, value: Any, source: Source) -> None:
         """Notes which output a known value is, so that passed on it stays an edge: the bytes do not travel again."""
         if source.stream or (type(value) in (str, bytes) and len(value) >= LONG):
             self.origin[id(value)] = (source, value)
+
+    def send(self, name: str, task: UnitTask, inputs: Mapping[str, Any]) -> Sent:
+        """The inputs of a call of the task that is called `name`. Raises as `snapshot`."""
+        plain = self.snapshot(task, inputs)
+        try:
+            data = encode(plain)
+        except (ValueError, OverflowError) as error:  # a lone surrogate
+            raise TypeError(f"{name}: an input cannot travel: {error}") from error
+        if len(data) < LARGE:
+            return Sent(plain, plain, data, {})
+        large: Spooled = {}
+        stored = without_large(plain, large, self._marked)
+        return Sent(plain, stored, encode(stored), large)
 
     def snapshot(self, task: UnitTask, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All inputs of a call in msgpack form, in declared order. Raises TypeError; Suspend for what has no node."""
@@ -96,17 +120,29 @@ def _holds_pending(value: Any) -> bool:
     return isinstance(value, BaseModel) and any(map(_holds_pending, value.__dict__.values()))
 
 
-def resolved(inputs: dict[str, Any], results: Mapping[str, Result]) -> bytes:
-    """Inputs with every known reference replaced by its value: equal means that the node got just that."""
+def agree(logged: Any, now: Any, results: Mapping[str, Result]) -> bool:
+    """Whether a logged input is what is sent now: a result and the reference to it are the same, and so are a large
+    value and its mark.
+    """
+    logged, now = _known(logged, results), _known(now, results)
+    if isinstance(logged, Upload) and is_mark(logged):
+        plain = substitute(now, lambda e: _known(e, results))
+        return plain == logged or (not extensions(plain) and mark_of(plain)[0] == logged)
+    if isinstance(logged, dict) and isinstance(now, dict):
+        same_keys = encode(list(logged)) == encode(list(now))
+        return same_keys and all(agree(logged[key], now[key], results) for key in logged)
+    if isinstance(logged, (list, tuple)) and isinstance(now, (list, tuple)):
+        return len(logged) == len(now) and all(agree(a, b, results) for a, b in zip(logged, now, strict=True))
+    return encode(logged) == encode(now)
 
-    def value_of(extension: Extension) -> Any:
-        if not isinstance(extension, Edge):
-            return extension
-        result = results.get(extension.node)
-        known = (result.outputs or {}).get(extension.output, extension) if result is not None else extension
-        return extension if isinstance(known, Extension) else known
 
-    return encode(substitute(inputs, value_of))
+def _known(value: Any, results: Mapping[str, Result]) -> Any:
+    """A reference to a known value replaced by the value; anything else as it is."""
+    if not isinstance(value, Edge):
+        return value
+    result = results.get(value.node)
+    known = (result.outputs or {}).get(value.output, value) if result is not None else value
+    return value if isinstance(known, Extension) else known
 
 
 def shown(inputs: dict[str, Any], labels: Mapping[str, str]) -> str:

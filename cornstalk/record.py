@@ -16,10 +16,11 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from cornstalk.arguments import Arguments, resolved, shown
+from cornstalk.arguments import Arguments, Sent, agree, shown
 from cornstalk.blame import culprits, user_line
 from cornstalk.errors import NondeterministicInvoke, RecordError, TaskError, TooManyCalls
 from cornstalk.handle import Called, Out
+from cornstalk.large import Spooled
 from cornstalk.log import MAX_NODES, Log, Scope, is_call
 from cornstalk.messages import Error, Node, encode
 from cornstalk.pending import Source, Suspend, current, make_pending
@@ -76,6 +77,7 @@ class Pass:
         self.request_id, self.seed, self.accepted_at = request_id, seed, accepted_at
         self.provisional: list[str] = []  # tokens of calls whose result this pass had to do without
         self.waits: dict[str, list[str]] = {}  # path of a suspended composite call -> tokens it waits for
+        self.large: Spooled = {}  # what to spool before the nodes it is an input of are stored
         self.fatal: Exception | None = None
         self.arguments = Arguments(self)
         self.visited: list[Node] = []
@@ -208,12 +210,11 @@ class Pass:
         """Records the call of a unit task, or finds it again in the log. Raises TaskError if it has failed."""
         scope = self._enter()
         name = self._name(scope, task)
-        sent = self.arguments.snapshot(task, inputs)
-        data = _encoded(name, sent)
+        sent = self.arguments.send(name, task, inputs)
         key = f"{scope.path}{name}#{scope.ordinal(name)}"
         node = scope.part[scope.at] if scope.at < len(scope.part) else None
-        if node is not None and not self._same(node, key, task, sent, data):
-            self._give_up(scope.part[scope.at :], f"{key}({self._shown(sent)}) at {user_line()}")
+        if node is not None and not self._same(node, key, task, sent):
+            self._give_up(scope.part[scope.at :], f"{key}({self._shown(sent.plain)}) at {user_line()}")
             node = None
         if node is None:
             node = self._record(key, task, inputs, sent)
@@ -226,11 +227,12 @@ class Pass:
             raise TaskError(result.error, node.id)
         return Out(Called(self, node, task, result, {}))
 
-    def _record(self, key: str, task: UnitTask, inputs: dict[str, Any], sent: dict[str, Any]) -> Node:
-        self.arguments.check(task, inputs, sent)
+    def _record(self, key: str, task: UnitTask, inputs: dict[str, Any], sent: Sent) -> Node:
+        self.arguments.check(task, inputs, sent.plain)
         if self.log.full:
             self.fail(TooManyCalls(f"a request has at most {MAX_NODES} nodes (at {user_line()})"))
-        return self.log.add(key, task, sent, user_line(), self.seed, self._seen)
+        self.large.update(sent.large)
+        return self.log.add(key, task, sent.stored, user_line(), self.seed, self._seen)
 
     def draw(self, purpose: str) -> bytes:
         """16 bytes that only request id, composite call and the number of draws before it decide."""
@@ -273,10 +275,10 @@ class Pass:
 
     # ------------------------------------------------------------------ the log against what happens now
 
-    def _same(self, node: Node, key: str, task: UnitTask, sent: dict[str, Any], data: bytes) -> bool:
+    def _same(self, node: Node, key: str, task: UnitTask, sent: Sent) -> bool:
         if not is_call(node, key) or node.component != task.component:
             return False
-        return encode(node.inputs) == data or resolved(node.inputs, self.results) == resolved(sent, self.results)
+        return encode(node.inputs) == sent.data or agree(node.inputs, sent.plain, self.results)
 
     def _give_up(self, rest: list[Node], now: str) -> None:
         """Cuts logged calls that did not happen again, if a result newer than the first may have changed the way.
@@ -301,10 +303,3 @@ class Pass:
 
     def _shown(self, inputs: dict[str, Any]) -> str:
         return shown(inputs, {n.token: n.id for n in (*self.log.stored, *self.log.new)})
-
-
-def _encoded(name: str, sent: dict[str, Any]) -> bytes:
-    try:
-        return encode(sent)
-    except (ValueError, OverflowError) as error:  # a lone surrogate
-        raise TypeError(f"{name}: an input cannot travel: {error}") from error
