@@ -11,6 +11,9 @@ CornstalkError
 ├── EngineError            an engine could not do one item
 ├── AppError               an app cannot be loaded or deployed
 ├── SetupError             this machine lacks something; says what to do
+├── Unreachable            to a client: no gateway answers
+├── TimedOut               to a client: the end of a request did not come in time
+├── GatewayError           to a client: a gateway's refusal that has no type of its own
 └── RecordError            ends a request whatever user code catches
     ├── NondeterministicInvoke
     ├── StaleResult
@@ -156,6 +159,34 @@ class SetupError(CornstalkError):
 
     code = "setup"
     status = 503
+
+
+class Unreachable(CornstalkError):
+    """Raised to a client when no gateway answers. Whether what it asked for was done is not known."""
+
+    code = "unreachable"
+    status = 503
+    retryable = True
+
+
+class TimedOut(CornstalkError):
+    """Raised to a client that did not hear the end of its request within the deadline."""
+
+    code = "timed_out"
+    status = 504
+
+
+class GatewayError(CornstalkError):
+    """Raised to a client when a gateway refuses in a way that has no type of its own: `error.code` says which."""
+
+    code = "gateway_error"
+
+    def __init__(self, http_status: int, error: Error) -> None:
+        super().__init__(f"{error.message} ({error.code}, HTTP {http_status})")
+        self.http_status, self.error = http_status, error
+
+    def to_message(self) -> Error:
+        return self.error
 
 
 class RecordError(CornstalkError):
