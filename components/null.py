@@ -21,7 +21,7 @@ from cornstalk.tasks.null import Null, NullStream, NullTensor
 
 PIECE = 16
 """Characters of one piece of a NullStream, and of its source that make one."""
-_KNOBS = frozenset({"service_ms", "fail", "pieces", "source"})
+_KNOBS = frozenset({"service_ms", "fail", "pieces", "repeat", "source"})
 
 
 def digest(name: str, inputs: Mapping[str, Any]) -> str:
@@ -124,7 +124,7 @@ class NullEngine:
                 return {"digest": 7}
             case "exit":
                 os._exit(70)
-        return {"digest": mark}
+        return {"digest": mark * call.inputs["repeat"]}
 
     async def _serve(self, call: Call) -> None:
         seconds = call.inputs["service_ms"] / 1000

@@ -14,7 +14,7 @@ from cornstalk.messages import Extension, Upload, decode_value, encode, extensio
 LARGE: Final = 64 * 1024
 """Bytes from which a part of a value leaves its message."""
 ROOM: Final = 128 * 1024
-"""Bytes that the values of one node, End, input or response take in their message: smaller parts leave too, until so."""
+"""Bytes that the values of one node, End, input or response take in their message: more parts leave, until so."""
 LEAST: Final = 1024
 """Bytes of the smallest part that leaves."""
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import asdict
 
-from broker.connection import Broker
 from broker.errors import RequestEnded
 from broker.facts import Facts
 from broker.subjects import parse_run
 from cornstalk.errors import UnknownRequest
 from cornstalk.graph import State
 from cornstalk.messages import FACTS, Error, Finish, StreamRef, Try, decode
-from gateway.events import without_streams
-from gateway.values import whole
+from gateway.values import Values
 
 STATUS_OF = {"cancelled": 499, "expired": 504}
 """HTTP status of a request that ended so; `failed` is 500, or 502 when a component failed."""
+
+
+def unknown(request: str) -> UnknownRequest:
+    return UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged", "request")
 
 
 async def read_state(facts: Facts, request: str) -> tuple[State, dict[tuple[str, int], int], int]:
@@ -32,22 +35,46 @@ async def read_state(facts: Facts, request: str) -> tuple[State, dict[tuple[str,
         if isinstance(fact, Try):
             tries[fact.node, fact.gen] = tries.get((fact.node, fact.gen), 0) + 1
     if state.accepted is None and state.finish is None:
-        raise UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged")
+        raise unknown(request)
     return state, tries, len(log.messages)
 
 
-async def whole_response(broker: Broker, state: State, response: Any) -> Any:
-    """A stored response with each stream field whole. Raises RequestEnded when they were purged."""
+async def whole_response(values: Values, state: State, response: Any) -> Any:
+    """A stored response with each stream field whole and each large value.
+
+    Raises RequestEnded or UploadGone when they were purged.
+    """
     if isinstance(response, StreamRef):
         end = state.ends.get((response.node, response.gen))
         if end is None:
             raise RequestEnded("the streams of this request were purged")
-        value = await whole(broker, response, int(end.outputs[response.output]))
-        return "" if value is None else value
+        return await values.stream(end, response.output)
     if isinstance(response, dict):
-        return {k: await whole_response(broker, state, v) for k, v in response.items()}
+        return {k: await whole_response(values, state, v) for k, v in response.items()}
     if isinstance(response, list):
-        return [await whole_response(broker, state, v) for v in response]
+        return [await whole_response(values, state, v) for v in response]
+    return await values.loaded(response)
+
+
+def stream_refs(response: Any, path: str = "") -> Iterator[tuple[str, StreamRef]]:
+    """(field path, reference) of each stream field of a stored response."""
+    members: Any = ()
+    if isinstance(response, StreamRef):
+        yield path, response
+    elif isinstance(response, dict):
+        members = response.items()
+    elif isinstance(response, list):
+        members = enumerate(response)
+    for name, member in members:
+        yield from stream_refs(member, f"{path}.{name}" if path else str(name))
+
+
+def without_streams(response: Any) -> Any:
+    """A stored response without its stream fields: clients have had them piece by piece."""
+    if isinstance(response, dict):
+        return {k: without_streams(v) for k, v in response.items() if not isinstance(v, StreamRef)}
+    if isinstance(response, list):
+        return [without_streams(v) for v in response if not isinstance(v, StreamRef)]
     return response
 
 
@@ -63,8 +90,9 @@ def failure(request: str, finish: Finish) -> tuple[int, dict[str, Any]]:
     return status, {"request": request, "status": finish.status, "error": error}
 
 
-def describe(request: str, state: State, tries: dict[tuple[str, int], int], count: int) -> dict[str, Any]:
-    """GET /requests/{id}: where the request stands, node by node."""
+async def describe(values: Values, facts: Facts, request: str) -> dict[str, Any]:
+    """GET /requests/{id}: where the request stands, node by node. Raises UnknownRequest, UploadGone."""
+    state, tries, count = await read_state(facts, request)
     finish, accepted = state.finish, state.accepted
     body: dict[str, Any] = {
         "request": request,
@@ -75,7 +103,7 @@ def describe(request: str, state: State, tries: dict[tuple[str, int], int], coun
         "nodes": [_node(state, token, tries) for token in state.nodes if token not in state.cuts],
     }
     if finish is not None and finish.status == "done":
-        body["response"] = without_streams(finish.response)
+        body["response"] = await values.loaded(without_streams(finish.response))
     elif finish is not None:
         body["error"] = finish.error
     return body

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry import trace
+from pydantic import BaseModel
 
 from broker.connection import Broker
 from broker.crash import crash_at
@@ -29,12 +30,14 @@ from cornstalk.app import App
 from cornstalk.blame import failure
 from cornstalk.errors import CornstalkError
 from cornstalk.graph import decide
+from cornstalk.large import Spooled, without_large
 from cornstalk.messages import Accepted, End, Error, Finish, Graph, WorkItem, decode, encode
 from cornstalk.record import Outcome, Pass, Result
 from cornstalk.response import begins, same_response, stored_response, stream_fields
 from cornstalk.traces import where
 from gateway.follow import Following
-from gateway.values import StreamValues
+from gateway.graphs import graphs
+from gateway.values import Values
 from gateway.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -55,13 +58,16 @@ class Head:
 class Driver:
     """Drives one request. Everything it knows is stored; a crash at any line is mended by driving again."""
 
-    def __init__(self, broker: Broker, facts: Facts, app: App, following: Following, accepted: Accepted) -> None:
+    def __init__(
+        self, broker: Broker, facts: Facts, app: App, following: Following, accepted: Accepted, request: BaseModel
+    ) -> None:
+        """`request`: the accepted input as `invoke` takes it."""
         self._broker, self._facts, self._app = broker, facts, app
         self._following, self._accepted = following, accepted
         self._state = following.state
-        self._request = app.request(accepted.input)
+        self._request = request
         self._tasks = app.components()
-        self._values = StreamValues(broker, accepted.request)
+        self._values = Values(broker, accepted.request, accepted.deadline)
         self._watchdog = Watchdog.shared()
         self.head: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
 
@@ -120,24 +126,31 @@ class Driver:
         node = self._state.nodes[token]
         ports = self._tasks[node.component].outputs
         return {
-            name: await self._values.whole(end, name, ports[name].empty) if kind == "stream" else end.outputs.get(name)
+            name: await self._values.stream(end, name, ports[name].empty)
+            if kind == "stream"
+            else await self._values.loaded(end.outputs.get(name))
             for name, kind in node.outputs.items()
         }
 
     async def _store(self, run: Pass, closed: bool) -> bool:
         """Stores the pass, then sends its items. False if another driver's pass was there: it is adopted instead."""
-        index = len(self._state.graphs)
-        graph = Graph(index=index, nodes=run.new_nodes, cuts=run.cuts, closed=closed)
+        await self._values.store(run.large)
+        crash_at("driver.spooled")
+        for graph in graphs(len(self._state.graphs), run.new_nodes, run.cuts, closed):
+            if not await self._store_graph(graph):
+                return False
+        return True
+
+    async def _store_graph(self, graph: Graph) -> bool:
         put = await self._facts.put(
-            graph_subject(self._accepted.request, index),
+            graph_subject(self._accepted.request, graph.index),
             encode(graph),
             deadline=self._accepted.deadline,
             unless=finish_subject(self._accepted.request),
             ttl=fact_ttl(self._accepted.deadline),
         )
         crash_at("driver.stored")
-        stored = graph if put.won else decode(Graph, put.data)
-        self._following.add(stored, put.seq)
+        self._following.add(graph if put.won else decode(Graph, put.data), put.seq)
         if put.won:
             await self._send([d for d in decide(self._state, graph) if isinstance(d, WorkItem)])
         crash_at("driver.sent")
@@ -184,7 +197,9 @@ class Driver:
             self.head.set_result(Head(value, streams))
         crash_at("driver.answered")
         gens = {token: self._state.gen(token) for token, _ in streams.values()}
-        response = stored_response(self._accepted.request, value, streams, gens)
+        large: Spooled = {}
+        response = without_large(stored_response(self._accepted.request, value, streams, gens), large)
+        await self._values.store(large)
         await self._finish(Finish(status="done", response=response))
 
     async def _finish(self, finish: Finish) -> None:
@@ -207,7 +222,7 @@ def _failure(end: End) -> Error | None:
 
 
 def _message(error: Exception) -> Error:
-    """What the client is told of an error of user code (with its line), a task or the system."""
+    """What the client is told of an error of user code, a task or the system."""
     if isinstance(error, BrokerError):
         return Error(code="broker", message=str(error), retryable=True)
     return failure(error)

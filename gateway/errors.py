@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from broker.errors import BrokerError, PayloadTooLarge, RequestEnded
+from broker.errors import BrokerError, PayloadTooLarge, RequestEnded, UploadGone
 from cornstalk.errors import AppError, BadInput, CornstalkError, Refused
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def error_response(error: Exception) -> Response:
     match error:
         case CornstalkError():
             return _typed(error)
-        case RequestEnded():
+        case RequestEnded() | UploadGone():
             return _answer(410, "gone", str(error))
         case PayloadTooLarge():
             return _answer(413, "too_large", str(error))

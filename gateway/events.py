@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 
 from broker.chunks import RequestChunks, StoredChunk
 from broker.connection import Broker
-from cornstalk.messages import Error, Finish, StreamRef
+from broker.errors import RequestEnded, UploadGone
+from broker.facts import Facts
+from cornstalk.graph import State
+from cornstalk.messages import Error, Finish
+from gateway.answers import read_state, stream_refs, without_streams
 from gateway.requests import Run
+from gateway.values import Values
 
 PING_EVERY: Final = 15.0
 """Seconds of silence after which a client is told that the connection lives."""
@@ -25,26 +30,30 @@ class Event(Struct, frozen=True):
     data: dict[str, Any] = {}
 
 
-async def events(
-    broker: Broker, run: Run | Finish, request: str, media: Mapping[str, str], after: int
-) -> AsyncIterator[Event]:
-    """Everything after sequence `after`, stored or live, each chunk once, to the request's end.
+Source = tuple[str, str]
+"""Node token and output."""
 
-    `media`: media type of each stream field that has one. Ending the iteration early leaves the request as it is.
+
+async def events(
+    broker: Broker, facts: Facts, run: Run | Finish, request: str, media: Mapping[str, str], after: int
+) -> AsyncIterator[Event]:
+    """Everything after sequence `after`, stored or live, each piece once, to the request's end.
+
+    `media`: media type of each stream field that has one. Ending the iteration early leaves the request as it is. The
+    chunks before `after` are read again, for what of a re-run output is new depends on what was told before. What has
+    been purged is no silent gap: the last event is an `error` then.
     """
-    async with RequestChunks(broker, request, after) as chunks:
+    async with RequestChunks(broker, request) as chunks:
         if isinstance(run, Finish):
             chunks.finish()
-            fields = {(ref.node, ref.output): path for path, ref in stream_refs(run.response)}
         else:
             run.task.add_done_callback(lambda _: chunks.finish())
             while not (run.driver.head.done() or run.task.done()):
                 await asyncio.wait((run.driver.head, run.task), timeout=PING_EVERY, return_when="FIRST_COMPLETED")
                 if not (run.driver.head.done() or run.task.done()):
                     yield Event("ping")
-            fields = {source: path for path, source in _head_streams(run).items()}
-        gens: dict[tuple[str, str], int] = {}
-        while fields:
+        told = {source: _Told(path, media.get(path, "")) for source, path in (await _sources(run)).items()}
+        while told:
             try:
                 stored = await asyncio.wait_for(anext(chunks), PING_EVERY)
             except TimeoutError:
@@ -52,58 +61,89 @@ async def events(
                 continue
             except StopAsyncIteration:
                 break
-            source = (stored.node, stored.output)
-            if source in fields and not stored.chunk.takeover and gens.setdefault(source, stored.gen) == stored.gen:
-                yield _chunk(stored, fields[source], media.get(fields[source], ""))
-    yield last_event(request, run if isinstance(run, Finish) else await run.finished())
+            field = told.get((stored.node, stored.output))
+            if field is not None and (event := field.take(stored)) is not None and stored.seq > after:
+                yield event
+    finish = run if isinstance(run, Finish) else await run.finished()
+    try:
+        if finish.status == "done" and not _whole(run, finish, told):
+            state, _, _ = await read_state(facts, request)
+            _check_whole(state, finish, told)
+        yield await last_event(Values(broker, request), request, finish)
+    except (RequestEnded, UploadGone) as gone:
+        error = Error(code="gone", message=f"the request ended well, but what it answered was purged: {gone}")
+        yield Event("error", data={"request": request, "status": finish.status, "error": error})
 
 
-def last_event(request: str, finish: Finish) -> Event:
-    """`end` with the response's plain fields, or `error`."""
+class _Told:
+    """One stream field: how much of it was told. A re-run of its node says the same again before it goes on."""
+
+    def __init__(self, path: str, media_type: str) -> None:
+        self._path, self._media_type = path, media_type
+        self._told = 0  # characters, bytes or members
+        self._gen = self._at = 0
+        self.pieces: dict[int, int] = {}  # read, by generation
+
+    def take(self, stored: StoredChunk) -> Event | None:
+        """What is new in a chunk, if anything is."""
+        if stored.chunk.takeover:
+            return None
+        self.pieces[stored.gen] = stored.chunk.n + 1
+        if stored.gen < self._gen:
+            return None
+        if stored.gen > self._gen:
+            self._gen, self._at = stored.gen, 0
+        payload = stored.chunk.payload
+        new = payload[max(0, self._told - self._at) :]
+        self._at += len(payload)
+        self._told = max(self._told, self._at)
+        if not new:
+            return None
+        data = {
+            "field": self._path,
+            "node": stored.node,
+            "output": stored.output,
+            "n": stored.chunk.n,
+            "data": new,
+        }
+        return Event("chunk", stored.seq, data | ({"media_type": self._media_type} if self._media_type else {}))
+
+
+async def _sources(run: Run | Finish) -> dict[Source, str]:
+    """Where the stream fields of a response come from, and their paths: as it begins, or as it is stored."""
+    if isinstance(run, Run) and run.driver.head.done() and not run.driver.head.cancelled():
+        return {source: path for path, source in run.driver.head.result().streams.items()}
+    finish = run if isinstance(run, Finish) else await run.finished()
+    return {(ref.node, ref.output): path for path, ref in stream_refs(finish.response)}
+
+
+def _check_whole(state: State, finish: Finish, told: Mapping[Source, _Told]) -> None:
+    """Raises RequestEnded unless every piece of every stream field was read."""
+    for path, ref in stream_refs(finish.response):
+        end, field = state.ends.get((ref.node, ref.gen)), told.get((ref.node, ref.output))
+        if end is None or field is None or field.pieces.get(ref.gen, 0) < int(end.outputs[ref.output]):
+            raise RequestEnded(f"chunks of {path} are missing")
+
+
+def _whole(run: Run | Finish, finish: Finish, told: Mapping[Source, _Told]) -> bool:
+    """Whether every piece was read, as far as is known here."""
+    if isinstance(run, Finish):
+        return not any(stream_refs(finish.response))
+    try:
+        _check_whole(run.following.state, finish, told)
+    except RequestEnded:
+        return False
+    return True
+
+
+async def last_event(values: Values, request: str, finish: Finish) -> Event:
+    """`end` with the response's plain fields, or `error`. Raises UploadGone."""
     if finish.status != "done":
         error = finish.error or Error(code=finish.status, message=f"the request ended {finish.status}")
         return Event("error", data={"request": request, "status": finish.status, "error": error})
     streams = {path: {"node": ref.node, "output": ref.output} for path, ref in stream_refs(finish.response)}
-    response = without_streams(finish.response)
+    response = await values.loaded(without_streams(finish.response))
     return Event(
         "end",
         data={"request": request, "status": "done", "response": response, "streams": streams, "times": finish.times},
     )
-
-
-def stream_refs(response: Any, path: str = "") -> Iterator[tuple[str, StreamRef]]:
-    """(field path, reference) of each stream field of a stored response."""
-    members: Any = ()
-    if isinstance(response, StreamRef):
-        yield path, response
-    elif isinstance(response, dict):
-        members = response.items()
-    elif isinstance(response, list):
-        members = enumerate(response)
-    for name, member in members:
-        yield from stream_refs(member, f"{path}.{name}" if path else str(name))
-
-
-def without_streams(response: Any) -> Any:
-    """A stored response without its stream fields: clients have had them piece by piece."""
-    if isinstance(response, dict):
-        return {k: without_streams(v) for k, v in response.items() if not isinstance(v, StreamRef)}
-    if isinstance(response, list):
-        return [without_streams(v) for v in response if not isinstance(v, StreamRef)]
-    return response
-
-
-def _head_streams(run: Run) -> dict[str, tuple[str, str]]:
-    head = run.driver.head
-    return head.result().streams if head.done() and not head.cancelled() else {}
-
-
-def _chunk(stored: StoredChunk, field: str, media_type: str) -> Event:
-    data = {
-        "field": field,
-        "node": stored.node,
-        "output": stored.output,
-        "n": stored.chunk.n,
-        "data": stored.chunk.payload,
-    }
-    return Event("chunk", stored.seq, data | ({"media_type": media_type} if media_type else {}))

@@ -25,6 +25,7 @@ from gateway.intake import read_input
 from gateway.options import read_options
 from gateway.requests import Run
 from gateway.service import Service
+from gateway.values import Values
 
 router = APIRouter()
 
@@ -101,7 +102,8 @@ async def invoke(name: str, request: Request) -> Response:
 @router.get("/requests/{request_id}")
 async def status(request_id: str, request: Request) -> Response:
     """Where a request stands, node by node."""
-    return json_response(describe(request_id, *await read_state(service_of(request).facts, _id(request_id))))
+    service = service_of(request)
+    return json_response(await describe(Values(service.broker, _id(request_id)), service.facts, request_id))
 
 
 @router.get("/requests/{request_id}/events")
@@ -145,8 +147,8 @@ async def _answered(service: Service, request_id: str, request: Request) -> Resp
         if finish.status != "done":
             status_code, body = failure(request_id, finish)
             return json_response(body, status_code, headers)
-        state = run.following.state if isinstance(run, Run) else (await read_state(service.facts, request_id))[0]
-        response = await whole_response(service.broker, state, finish.response)
+        state, _, _ = await read_state(service.facts, request_id)
+        response = await whole_response(Values(service.broker, request_id), state, finish.response)
         return json_response(answer(request_id, finish, response), 200, headers)
 
 
@@ -175,7 +177,7 @@ def _sse(service: Service, app: App | None, request_id: str, after: int) -> Resp
 async def _frames(service: Service, app: App | None, request_id: str, after: int) -> AsyncIterator[bytes]:
     media = service.media_types(app)
     async with service.requests.attached(request_id) as run:
-        async for event in events(service.broker, run, request_id, media, after):
+        async for event in events(service.broker, service.facts, run, request_id, media, after):
             yield _frame(event)
             crash_at("gateway.told")
 

@@ -9,18 +9,19 @@ from starlette.requests import Request
 
 from cornstalk.app import App
 from cornstalk.errors import AppError, BadInput, TooLarge, UnsupportedMedia
+from cornstalk.large import Spooled, without_large
 from cornstalk.media import takes_upload, takes_uploads
-from cornstalk.messages import encode
+from cornstalk.messages import decode_value, encode
 from cornstalk.values import no_reference, wire
 from gateway.body import Form, media_type, parse_json, read_form, read_json
 from gateway.uploads import LIMIT, Uploads
 
-INPUT_LIMIT: Final = 256 * 1024
+INPUT_LIMIT: Final = 8 * 1024 * 1024
 """Bytes of an input without its uploads, as msgpack."""
 
 
 async def read_input(app: App, request: Request, uploads: Uploads, deadline: float) -> dict[str, Any]:
-    """The validated input in msgpack form, its uploads spooled.
+    """The validated input in msgpack form, its uploads and its large values spooled.
 
     Raises BadInput (422, or 400 for a body that cannot be read), TooLarge (413), UnsupportedMedia (415), naming the
     field; AppError when the app's request model does not accept what it has made itself.
@@ -41,9 +42,12 @@ async def read_input(app: App, request: Request, uploads: Uploads, deadline: flo
     for name, hint in files.items():
         raw[name] = await _spooled(name, hint, raw[name], uploads, deadline)
     value = _travelling(app.request(raw))
-    if len(encode(value)) > INPUT_LIMIT:
-        raise TooLarge(f"an input has at most {INPUT_LIMIT} bytes beside its uploads; send long data as an upload")
+    if (size := len(encode(value))) > INPUT_LIMIT:
+        raise TooLarge(f"expected an input of at most {INPUT_LIMIT} bytes beside its uploads, got {size}")
     _check_stable(app, value)
+    large: Spooled = {}
+    value = without_large(value, large)
+    await uploads.store(large, deadline)
     return value
 
 
@@ -112,7 +116,7 @@ def _travelling(request: BaseModel) -> dict[str, Any]:
 def _check_stable(app: App, value: dict[str, Any]) -> None:
     """Whoever drives the request validates the stored input again: it must come out as it went in."""
     try:
-        again = _travelling(app.request(value))
+        again = _travelling(app.request(decode_value(encode(value))))
     except BadInput as error:
         raise AppError(f"app {app.name}: its request model refuses what it has made itself: {error}") from error
     if changed := [name for name in value if encode(again[name]) != encode(value[name])]:

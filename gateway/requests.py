@@ -21,11 +21,13 @@ from broker.subjects import cancel as cancel_subject
 from cornstalk.app import App
 from cornstalk.errors import BadInput, UnknownRequest
 from cornstalk.messages import Accepted, Cancel, Finish, Status, decode, encode
+from gateway.answers import unknown
 from gateway.apps import Apps
 from gateway.drive import Driver
 from gateway.errors import Expired
 from gateway.follow import Following
 from gateway.options import Options
+from gateway.values import Values
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +167,7 @@ class Requests:
             return decode(Finish, ended.data).status
         stored = await self._facts.last(accepted_subject(request))
         if stored is None:
-            raise _unknown(request)
+            raise unknown(request)
         accepted = decode(Accepted, stored.data)
         await self._facts.put(
             cancel_subject(request),
@@ -196,7 +198,7 @@ class Requests:
                 await following.close()
                 return state.finish
             if state.accepted is None:
-                raise _unknown(request)
+                raise unknown(request)
             app = await self._apps.version(state.accepted.app, state.accepted.app_version)
             return await self._begin(app, state.accepted, following)
         except BaseException:
@@ -208,10 +210,11 @@ class Requests:
 
         Raises BadInput when the app does not take the stored input any more.
         """
+        input = await Values(self._broker, accepted.request, accepted.deadline).loaded(accepted.input)
         if (there := self._runs.get(accepted.request)) is not None:
             await following.close()
             return there
-        driver = Driver(self._broker, self._facts, app, following, accepted)
+        driver = Driver(self._broker, self._facts, app, following, accepted, app.request(input))
         run = self._runs[accepted.request] = Run(accepted, following, driver)
         run.task.add_done_callback(lambda _: asyncio.ensure_future(self._end(run)))
         return run
@@ -262,10 +265,6 @@ class Requests:
 
 def _same_request(stored: Accepted, accepted: Accepted) -> bool:
     return stored.app == accepted.app and encode(stored.input) == encode(accepted.input)
-
-
-def _unknown(request: str) -> UnknownRequest:
-    return UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged", "request")
 
 
 def _token(request: str) -> str:

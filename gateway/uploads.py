@@ -10,6 +10,7 @@ from broker.connection import Broker
 from broker.lifetimes import fact_ttl
 from broker.uploads import Spool
 from cornstalk.errors import BadInput, TooLarge, UnsupportedMedia
+from cornstalk.large import Spooled
 from cornstalk.media import media_of, sniff
 from cornstalk.messages import Upload
 
@@ -42,6 +43,11 @@ class Uploads:
         if expected and not media_type.startswith(f"{expected}/"):
             raise UnsupportedMedia(f"expected {expected} (by its content), got {media_type}", field)
         return await self._spool.put(data, media_type, ttl=fact_ttl(deadline), deadline=time.time() + SPOOL_WAIT)
+
+    async def store(self, large: Spooled, deadline: float) -> None:
+        """The large values of an input."""
+        for mark, data in large.items():
+            await self._spool.put(data, mark.media_type, ttl=fact_ttl(deadline), deadline=time.time() + SPOOL_WAIT)
 
 
 def _from_data_url(field: str, value: Any) -> bytes:

@@ -35,6 +35,7 @@ class Null(_Null):
         tensors: list[Tensor] = [],  # noqa: B006
         upload: Upload | None = None,
         service_ms: float = 0.0,
+        repeat: int = 1,
         fail: str = "",
     ) -> Out:
         raise NotImplementedError

@@ -45,3 +45,22 @@ def mixed(text: str, sound: bytes | None = None, files: Sequence[bytes] = (), **
 
 
 _PLAIN: Final[dict[str, Any]] = {"count": 0, "ratio": 0.0, "loud": False, "extra": None}
+
+
+def large(
+    text: str, items: Sequence[str] = (), repeat: int = 16_000, pieces: int = 20_000, calls: int = 1
+) -> dict[str, Any]:
+    """The response of large.py."""
+    value, other = Null(name="value"), Null(name="other")
+    long = digest_of(value, text=text) * repeat
+    second = digest_of(other, text=text, texts=list(items))
+    talk = stream_of(digest_of(NullStream(name="talker"), text=second), pieces)
+    changed = long[::-1]
+    digests = [
+        second,
+        digest_of(value, text=talk),
+        digest_of(other, texts=[long, second, text]),
+        digest_of(other, text=changed, texts=[changed, talk[:40]]),
+        *(digest_of(value, text=f"{i}" * 1000) for i in range(calls)),
+    ]
+    return {"long": long, "talk": talk, "changed": changed, "digests": digests}
