@@ -21,7 +21,7 @@ from cornstalk.messages import Ref
 from sidecar import messages
 from sidecar.allocator import rounded
 from sidecar.dtypes import BFLOAT16, name_of, nbytes_of
-from sidecar.errors import Full, SidecarDown, SidecarError, Timeout
+from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.link import Link
 from sidecar.mapper import Mapper
 from sidecar.messages import Owner, Tensor
@@ -35,8 +35,6 @@ INLINE_COPY: Final = 8 << 20
 """Bytes up to which a copy (under 1 ms) is done on the event loop: a thread would cost more than it frees."""
 GRACE: Final = 1.0
 """Seconds after its own deadline at which the daemon counts as hung."""
-AHEAD: Final = 0.001
-"""Seconds after a put at which the next block is asked for, so as not to get in the way of its reader."""
 FIRST_RETRY, LAST_RETRY = 0.02, 0.3
 """Seconds between attempts to reconnect."""
 
@@ -169,38 +167,34 @@ class SidecarClient:
             link.close()
         await self._mapper.close()
 
-    async def grant(self, link: Link, nbytes: int, wait: float) -> messages.Granted:
+    async def grant(self, link: Link, nbytes: int, wait: float) -> messages.Space:
         """A block, granted ahead or by waiting in line. Raises Full, TooBig, Denied, SidecarDown, Timeout."""
-        spare = self._spares.take(rounded(nbytes))
+        spares, size = self._spares, rounded(nbytes)
+        spare = spares.take(size)
         if spare is not None:
             return spare
-        for spare in self._spares.give_back():
-            link.post(messages.Abort(spare.block))
-        request = messages.Grant(link.next_id(), nbytes, wait)
+        count = spares.wanted(size, sum(mapping.size for mapping in link.own.values()))
+        if spares:
+            try:
+                return await self._ask(link, spares, nbytes, 0.0, count)
+            except TooBig:
+                raise
+            except Full:
+                for spare in spares.give_back():
+                    link.post(messages.Abort(spare.block))
+        return await self._ask(link, spares, nbytes, wait, count)
+
+    async def _ask(self, link: Link, spares: Spares, nbytes: int, wait: float, count: int) -> messages.Space:
+        request = messages.Grant(link.next_id(), nbytes, wait, count)
         try:
             granted: messages.Granted = await link.ask(request, wait + GRACE)
         except (Timeout, asyncio.CancelledError):
             if not link.lost:
                 link.post(messages.Withdraw(request.id))
             raise
-        return granted
-
-    def ask_ahead(self, link: Link, nbytes: int) -> None:
-        """After a put: has the next one of this size find its block, if that is likely to be of use."""
-        if self._spares.wanted(rounded(nbytes), sum(mapping.size for mapping in link.own.values())):
-            link.call_later(AHEAD, self._begin_spare, link, self._spares, rounded(nbytes))
-
-    def _begin_spare(self, link: Link, spares: Spares, size: int) -> None:
-        if not link.lost:
-            self._mapper.start(self._spare(link, spares, size))
-
-    async def _spare(self, link: Link, spares: Spares, size: int) -> None:
-        granted = None
-        try:
-            granted = await link.ask(messages.Grant(link.next_id(), size, 0.0), GRACE)
-        except (Full, SidecarDown, Timeout):
-            pass  # the next put waits in line like any other
-        spares.answered(size, granted)
+        first, *more = granted.spaces
+        spares.keep(tuple(more))
+        return first
 
     def live(self) -> Link:
         """The connection of now. Raises SidecarDown."""
@@ -267,8 +261,8 @@ class Put(AbstractAsyncContextManager[Block]):
 
     async def __aenter__(self) -> Block:
         self._link = self._client.live()
-        granted = await self._client.grant(self._link, self._nbytes, self._wait)
-        self._block = Block(self._link, granted, *self._header, self._nbytes)
+        space = await self._client.grant(self._link, self._nbytes, self._wait)
+        self._block = Block(self._link, space, *self._header, self._nbytes)
         return self._block
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -276,7 +270,6 @@ class Put(AbstractAsyncContextManager[Block]):
             self._block.abort()
         else:
             self._block.commit(self._expires)
-            self._client.ask_ahead(self._link, self._nbytes)
 
 
 def _copy(block: Block, source: Any) -> None:

@@ -12,13 +12,14 @@ from typing import Final
 from sidecar import arena
 from sidecar.blocks import Book, Place
 from sidecar.errors import Denied, TooBig
-from sidecar.messages import PUSHED, Arena, Failed, Forget, Grant, Granted, Mapped
+from sidecar.messages import PUSHED, Arena, Failed, Forget, Grant, Granted, Mapped, Space
 from sidecar.peer import Peer
 from sidecar.pool import Held, Pool
 
 log = logging.getLogger(__name__)
 
 MAX_WAITERS: Final = 65536
+MAX_COUNT: Final = 16
 MAX_WAIT: Final = 1e6
 """Seconds."""
 
@@ -26,7 +27,7 @@ MAX_WAIT: Final = 1e6
 @dataclass(slots=True)
 class _Waiter:
     peer: Peer
-    nbytes: int
+    request: Grant
     timer: asyncio.TimerHandle
 
 
@@ -49,21 +50,21 @@ class Memory:
 
     def grant(self, peer: Peer, request: Grant) -> None:
         """Answers Granted or Failed(full), now or within `request.wait` seconds. Raises Denied, TooBig."""
-        if request.nbytes < 0 or not 0 <= request.wait <= MAX_WAIT:
-            raise Denied("size or wait out of bounds")
+        if request.nbytes < 0 or not 0 <= request.wait <= MAX_WAIT or not 0 < request.count <= MAX_COUNT:
+            raise Denied("size, wait or count out of bounds")
         if request.nbytes > peer.limit:
             raise TooBig(f"{request.nbytes} bytes, this client may hold {peer.limit}")
         key = (peer.key, request.id)
         if key in self._waiters:
             raise Denied("a request of this number waits already")
         first = all(waiting != peer.key for waiting, _ in self._waiters)
-        if first and self._give(peer, request.id, request.nbytes):
+        if first and self._give(peer, request):
             return
         if request.wait == 0 or len(self._waiters) >= MAX_WAITERS:
             self._refuse(peer, request.id)
             return
         timer = self._loop.call_later(request.wait, self._too_late, key)
-        self._waiters[key] = _Waiter(peer, request.nbytes, timer)
+        self._waiters[key] = _Waiter(peer, request, timer)
         if first:
             self.grow(peer, request.nbytes)
 
@@ -124,25 +125,26 @@ class Memory:
         self._maker.shutdown()
         self.pool.close()
 
-    def _give(self, peer: Peer, number: int, nbytes: int) -> bool:
-        room = self.pool.alloc(peer.key, nbytes)
-        if room is None:
-            return False
-        block = self._book.grant(peer.key, room.place, room.size)
-        peer.send(Granted(number, block, *room.place, room.size))
-        return True
+    def _give(self, peer: Peer, request: Grant) -> bool:
+        spaces: list[Space] = []
+        while len(spaces) < request.count and (room := self.pool.alloc(peer.key, request.nbytes)) is not None:
+            block = self._book.grant(peer.key, room.place, room.size)
+            spaces.append(Space(block, *room.place, room.size))
+        if spaces:
+            peer.send(Granted(request.id, tuple(spaces)))
+        return bool(spaces)
 
     def _serve(self) -> None:
         stuck: set[int] = set()
         for key, waiter in list(self._waiters.items()):
             if key[0] in stuck:
                 continue
-            if self._give(waiter.peer, key[1], waiter.nbytes):
+            if self._give(waiter.peer, waiter.request):
                 del self._waiters[key]
                 waiter.timer.cancel()
             else:
                 stuck.add(key[0])
-                self.grow(waiter.peer, waiter.nbytes)
+                self.grow(waiter.peer, waiter.request.nbytes)
 
     def _too_late(self, key: tuple[int, int]) -> None:
         waiter = self._waiters.pop(key)

@@ -8,6 +8,7 @@ are handled even if the sender is killed, and before any `Get` that was sent lat
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -50,10 +51,13 @@ class Tensor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, ref: Ref) -> Tensor:
-        return cls(*(getattr(ref, name) for name in cls.__struct_fields__))
+        return cls(*_fields_of(ref))
 
     def ref(self) -> Ref:
         return Ref(*msgspec.structs.astuple(self))
+
+
+_fields_of = attrgetter(*Tensor.__struct_fields__)
 
 
 class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -85,6 +89,7 @@ class Grant(Request, frozen=True, tag="grant"):
     id: int
     nbytes: int
     wait: float
+    count: int  # blocks; those after the first only as far as there is room at once
 
 
 class Withdraw(Request, frozen=True, tag="withdraw"):
@@ -177,11 +182,19 @@ class Forget(Reply, frozen=True, tag="forget"):
     arena: int
 
 
-class Granted(Reply, frozen=True, tag="granted"):
+class Space(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A granted block."""
+
     block: int
     arena: int
     offset: int
     size: int  # bytes, a multiple of 4096
+
+
+class Granted(Reply, frozen=True, tag="granted"):
+    """At least one."""
+
+    spaces: tuple[Space, ...]
 
 
 class Leased(Reply, frozen=True, tag="leased"):

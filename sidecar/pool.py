@@ -50,8 +50,9 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """Bytes that producers can still get."""
-        return self.total - self.assigned + sum(a.capacity - a.used for a in self._usable())
+        """Bytes that blocks can still get: of no arena yet, of arenas in the making, and within usable ones."""
+        making = sum(held.size for held in self._held.values() if held.allocator is None)
+        return self.total - self.assigned + making + sum(a.capacity - a.used for a in self._usable())
 
     @property
     def largest(self) -> int:

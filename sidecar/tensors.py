@@ -12,7 +12,7 @@ from cornstalk.messages import Ref
 from sidecar import views
 from sidecar.errors import Denied, Gone, SidecarError
 from sidecar.link import Link
-from sidecar.messages import Abort, Commit, EndLease, Granted, Owner, Tensor
+from sidecar.messages import Abort, Commit, EndLease, Owner, Space, Tensor
 
 
 class Block:
@@ -25,7 +25,7 @@ class Block:
     def __init__(
         self,
         link: Link,
-        granted: Granted,
+        space: Space,
         owner: Owner,
         output: str,
         index: int,
@@ -34,14 +34,14 @@ class Block:
         nbytes: int,
     ) -> None:
         self._link = link
-        self._block: Final = granted.block
+        self._block: Final = space.block
         self._dtype, self._shape = dtype, shape
         self._tensor: Final = Tensor(
             owner.request, owner.node, owner.gen, owner.attempt, output, index,
-            link.host, link.epoch, granted.arena, granted.offset, nbytes, dtype, shape,
+            link.host, link.epoch, space.arena, space.offset, nbytes, dtype, shape,
         )  # fmt: skip
         self._ref: Ref | None = None
-        self._root: views.Root | None = link.view(link.own[granted.arena], granted.offset, nbytes)
+        self._root: views.Root | None = link.view(link.own[space.arena], space.offset, nbytes)
         self._array: np.ndarray[Any, Any] | None = None
 
     @property

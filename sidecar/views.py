@@ -29,8 +29,8 @@ def as_numpy(root: Root, dtype: str, shape: Sequence[int], *, writable: bool) ->
     """bfloat16 comes as uint16. A read-only view cannot be made writable."""
     buffer = memoryview(root)
     # frombuffer, for an ndarray made directly refers to the root and could be made writable again
-    flat = np.frombuffer(buffer if writable else buffer.toreadonly(), np.uint8)
-    return flat.view(numpy_dtype(dtype)).reshape(tuple(shape))
+    flat = np.frombuffer(buffer if writable else buffer.toreadonly(), numpy_dtype(dtype))
+    return flat if len(shape) == 1 else flat.reshape(tuple(shape))
 
 
 def as_torch(root: Root, dtype: str, shape: Sequence[int]) -> Any:

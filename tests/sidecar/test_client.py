@@ -251,14 +251,18 @@ async def test_an_arena_grows_and_what_was_only_for_a_peak_goes_back(connect: Co
     await peak.put_copy(OWNER, "out", 5, np.ones(MIB, np.uint8), expires=soon(), wait=2.0)
 
 
-async def test_repeated_sizes_are_granted_ahead_and_given_back_when_short(connect: Connect, settled: Any) -> None:
+async def test_repeated_sizes_are_granted_ahead_and_given_back_when_short(connect: Connect) -> None:
     client = await connect(quota=8 * MIB)
-    small = np.ones(MIB, np.uint8)
+    small = np.ones(256 << 10, np.uint8)
     for index in range(2):
         await client.put_copy(OWNER, "out", index, small, expires=soon(), wait=2.0)
-    await settled(client, granted_bytes=MIB)
+    assert (await client.stats()).granted_bytes == 3 * small.nbytes
+    for index in range(3):
+        await client.put_copy(OWNER, "out", 2 + index, small, expires=soon(), wait=2.0)
+    assert (await client.stats()).granted_bytes == 0
+    await client.put_copy(OWNER, "out", 5, small, expires=soon(), wait=2.0)
     await client.drop(OWNER)
-    await client.put_copy(OWNER, "out", 3, np.ones(8 * MIB, np.uint8), expires=soon(), wait=2.0)
+    await client.put_copy(OWNER, "out", 6, np.ones(8 * MIB, np.uint8), expires=soon(), wait=2.0)
 
 
 @pytest.mark.parametrize("change", [{"output": "other"}, {"shape": (2,)}, {"offset": 4096}, {"arena": 99}])
