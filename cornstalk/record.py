@@ -71,10 +71,13 @@ class Pass:
         seed: int = 0,
         accepted_at: float = 0.0,
         cuts: int = 0,
+        path: str = "",
         strict: bool = False,
     ) -> None:
+        """`path`: what all node ids begin with; "" or the path of one composite call, ending in "/"."""
         self.log, self.results, self.strict = Log(log, cuts), results, strict
         self.request_id, self.seed, self.accepted_at = request_id, seed, accepted_at
+        self._path = path
         self.provisional: list[str] = []  # tokens of calls whose result this pass had to do without
         self.waits: dict[str, list[str]] = {}  # path of a suspended composite call -> tokens it waits for
         self.large: Spooled = {}  # what to spool before the nodes it is an input of are stored
@@ -109,7 +112,7 @@ class Pass:
     def run(self, task: CompositeTask, request: Any) -> Outcome:
         """Runs `invoke` on a fresh copy of the request. Raises nothing but BaseExceptions that are not ours."""
         self._thread = threading.get_ident()
-        self._scope = self._root = Scope(task, "", self.log.part(""))
+        self._scope = self._root = Scope(task, self._path, self.log.part(self._path))
         token = current.set(self)
         try:
             outcome = Outcome("done", task.invoke(copy.deepcopy(request)))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
 import msgspec
 
 from broker.connection import Broker, Subscription
-from broker.errors import BrokerError, Rejected
+from broker.errors import Rejected
 from broker.requests import Message
-from broker.subjects import SIDECAR_SHARE
+from broker.subjects import LANES, SIDECAR_SHARE
 from broker.topology import Backlog, backlog
 from cornstalk.errors import Refused
 from cornstalk.messages import Lane
+from sidecar.messages import Share
 
 FRESH: Final = 0.25
 """Seconds that a look at a queue holds."""
@@ -23,6 +25,8 @@ SPACE: Final = 0.7
 """Share of a sidecar's arenas in use at which admission stops (design section 7)."""
 SHARE_TTL: Final = 5.0
 """Seconds after which a sidecar that says nothing no longer counts."""
+
+_share = msgspec.msgpack.Decoder(Share)
 
 
 class Admission:
@@ -45,12 +49,11 @@ class Admission:
     async def check(self, components: tuple[str, ...], lane: Lane) -> None:
         """Raises Refused, with the seconds after which trying again makes sense."""
         self._check_space()
-        for component in components:
-            depth = await self._look(component)
-            if depth is not None and depth.pending[lane] > FULL * depth.max_msgs:
+        for component, depth in zip(components, await asyncio.gather(*map(self._look, components)), strict=True):
+            if depth is not None and (held := _held(depth, lane)) > FULL * depth.max_msgs:
                 raise Refused(
-                    f"{component} has {depth.pending[lane]} items waiting, over half of its limit of {depth.max_msgs}",
-                    retry_after=self._drain_time(component, depth.pending[lane] - FULL * depth.max_msgs),
+                    f"{component} has {held} items waiting and running, over half of its limit of {depth.max_msgs}",
+                    retry_after=self._drain_time(component, held - FULL * depth.max_msgs),
                 )
 
     def _check_space(self) -> None:
@@ -66,10 +69,10 @@ class Admission:
             return before[1]
         try:
             depth = await backlog(self._broker, component)
-        except (Rejected, BrokerError):
+        except Rejected:
             return None  # no queue yet: the operator makes it, and the dispatcher retries until it is there
         if before is not None:
-            drained = sum(before[1].pending.values()) - sum(depth.pending.values())
+            drained = sum(_held(before[1], lane) - _held(depth, lane) for lane in LANES)
             self._rates[component] = max(drained, 0) / (now - before[0])
         self._looks[component] = (now, depth)
         return depth
@@ -79,5 +82,14 @@ class Admission:
         return min(60.0, max(1.0, items / rate)) if rate > 0 else 5.0
 
     async def _hear(self, message: Message) -> None:
-        share = msgspec.msgpack.decode(message.data)
-        self._shares[share["host"]] = (time.monotonic(), 1.0 - share["free"] / share["total"])
+        try:
+            share = _share.decode(message.data)
+        except msgspec.MsgspecError:
+            return  # not a sidecar of this release
+        if share.total > 0:
+            self._shares[share.host] = (time.monotonic(), 1.0 - share.free / share.total)
+
+
+def _held(depth: Backlog, lane: Lane) -> int:
+    """Items that count against max_msgs: a running one leaves the queue with its ack."""
+    return depth.pending[lane] + depth.in_flight[lane]

@@ -26,6 +26,7 @@ from gateway.apps import Apps
 from gateway.drive import Driver
 from gateway.errors import Expired
 from gateway.follow import Following
+from gateway.journal import Journal
 from gateway.options import Options
 from gateway.values import Values
 
@@ -58,6 +59,7 @@ class Requests:
         self._broker, self._facts, self._apps = broker, facts, apps
         self._runs: dict[str, Run] = {}
         self._adopting: dict[str, asyncio.Task[Run | Finish]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._probes: Subscription | None = None
 
     async def start(self) -> None:
@@ -214,13 +216,15 @@ class Requests:
         if (there := self._runs.get(accepted.request)) is not None:
             await following.close()
             return there
-        driver = Driver(self._broker, self._facts, app, following, accepted, app.request(input))
+        journal = Journal(self._broker, self._facts, following, accepted, app.components())
+        driver = Driver(app, journal, app.request(input))
         run = self._runs[accepted.request] = Run(accepted, following, driver)
-        run.task.add_done_callback(lambda _: asyncio.ensure_future(self._end(run)))
+        run.task.add_done_callback(lambda _: self._ending.add(asyncio.create_task(self._end(run))))
         return run
 
     async def _end(self, run: Run) -> None:
         await run.following.close()
+        self._ending.discard(asyncio.current_task())
         if self._runs.get(run.accepted.request) is run:
             del self._runs[run.accepted.request]
         if run.leaving is not None:
