@@ -1,0 +1,98 @@
+"""A request is refused at the door when a queue or the sidecar is over its mark; what is under way goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from broker.topology import backlog, ensure_component
+from sidecar.client import SidecarClient
+from sidecar.messages import Owner
+from tests.e2e.apps import APPS, one
+from tests.stack import Stack
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1 << 20
+LIMIT = 20
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with Stack(sidecar_bytes=64 * MIB) as running:
+        yield running
+
+
+def check_refusal(answer: httpx.Response, *said: str) -> None:
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["retryable"]) == (429, "overloaded", True)
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    for words in said:
+        assert words in error["message"]
+
+
+async def test_over_half_of_a_lane_nobody_new_gets_in_and_all_who_are_in_get_through(stack: Stack) -> None:
+    components = (await stack.deploy(APPS / "one.py", workers=False))["components"]
+    for component in components:
+        await ensure_component(stack.broker, component, max_msgs_per_lane=LIMIT)
+    client = stack.clients[0]
+    waiting: list[asyncio.Task[httpx.Response]] = []
+
+    async def refused() -> httpx.Response | None:
+        """One more client each time, until one is turned away."""
+        task = asyncio.create_task(client.post("/apps/one", json={"text": f"w{len(waiting)}"}))
+        waiting.append(task)
+
+        async def is_in_or_out() -> bool:
+            pending = (await backlog(stack.broker, components[0])).pending["interactive"]
+            return task.done() or pending >= min(len(waiting), LIMIT)
+
+        await eventually(is_in_or_out, within=5)
+        return task.result() if task.done() else None
+
+    check_refusal(await eventually(refused, within=30), "over half of its limit of 20")
+    inside = [task for task in waiting if not task.done()]
+    assert len(inside) > LIMIT / 2
+    batch = asyncio.create_task(client.post("/apps/one", json={"text": "batch"}, headers={"Cornstalk-Lane": "batch"}))
+    for component in components:
+        stack.start_workers(component)
+    answers = await asyncio.gather(*inside)
+    assert [a.json()["response"] for a in answers] == [one(f"w{waiting.index(task)}") for task in inside]
+    assert (await batch).json()["response"] == one("batch")
+
+    async def admitted() -> bool:
+        return (await client.post("/apps/one", json={"text": "after"})).status_code == 200
+
+    await eventually(admitted, within=5)
+
+
+async def test_over_70_percent_of_the_sidecar_nobody_new_gets_in(stack: Stack) -> None:
+    await stack.deploy(APPS / "one.py")
+    client = stack.clients[0]
+    slow = asyncio.create_task(client.post("/apps/one", json={"text": "inside", "service_ms": 2000}))
+
+    async def status() -> httpx.Response:
+        return await client.post("/apps/one", json={"text": "full"})
+
+    async def code(wanted: int) -> bool:
+        return (await status()).status_code == wanted
+
+    await eventually(lambda: code(200), within=5)
+    hog = await SidecarClient.connect(stack.socket, name="hog", quota=48 * MIB)
+    try:
+        owner = Owner("r" * 32, "n", 0, "a")
+        await hog.put_copy(owner, "o", 0, np.zeros(46 * MIB, np.uint8), expires=time.time() + 60, wait=10)
+        await eventually(lambda: code(429), within=5, every=0.1)
+        check_refusal(await status(), "tensor space is 7", "full")
+        assert (await slow).json()["response"] == one("inside")
+        await hog.drop(owner)
+        await eventually(lambda: code(200), within=5, every=0.1)
+    finally:
+        await hog.close()
