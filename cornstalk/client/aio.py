@@ -1,0 +1,242 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from types import TracebackType
+from typing import Any, Final, Generic, Self
+
+import httpx
+
+from cornstalk.client import calls
+from cornstalk.client.ask import DEADLINE, GRACE, Ask
+from cornstalk.client.base import BaseClient, was_sent, why
+from cornstalk.client.conversation import Conversation
+from cornstalk.client.events import Answer, Chunk, End, R
+from cornstalk.client.fields import Request
+from cornstalk.client.handle import AsyncAppHandle, Q
+from cornstalk.errors import CornstalkError
+
+log = logging.getLogger(__name__)
+
+LEAVE_WITHIN: Final = 5.0
+"""Seconds that cancelling a request may take which its caller has left."""
+
+
+class AsyncAnswerStream(Generic[R]):
+    """The events of one request: each Chunk once, in stored order, then End. Sent when it is first read.
+
+    Survives cut connections and gateways that die. Closing it before its end cancels the request, unless it is durable.
+    Raises RequestFailed, BadInput and its kinds, Refused, Unreachable, TimedOut, GatewayError, and ValidationError of
+    pydantic for a response that is not as the model says.
+    """
+
+    def __init__(self, client: AsyncClient, ask: Ask, model: type[R] | None) -> None:
+        self._client, self._ask, self._model = client, ask, model
+        self._events = self._run()
+        self._answer: Answer[R] | None = None
+        self.request = ""
+        """The id of the request, once a gateway has accepted it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk | End[R]:
+        return await anext(self._events)
+
+    async def text(self, field: str) -> AsyncIterator[str]:
+        """The pieces of a text field. Those of other fields are part of the answer."""
+        async for piece in self.pieces(field):
+            yield str(piece)
+
+    async def pieces(self, field: str) -> AsyncIterator[Any]:
+        """The pieces of a field: str, bytes or list."""
+        async for event in self:
+            if isinstance(event, Chunk) and event.field == field:
+                yield event.data
+
+    async def answer(self) -> Answer[R]:
+        """Reads on to the end."""
+        async for _ in self:
+            pass
+        if self._answer is None:
+            raise CornstalkError("this stream was closed, or failed, before its end")
+        return self._answer
+
+    async def aclose(self) -> None:
+        """Leaves. Cancels the request if it has not ended."""
+        await self._events.aclose()
+
+    async def _run(self) -> AsyncGenerator[Chunk | End[R], None]:
+        client = self._client
+        body = await asyncio.to_thread(self._ask.body) if self._ask.has_files else self._ask.body()
+        talk = Conversation(self._ask, body, client.urls, self._model, client.reach_within)
+        try:
+            while not talk.ended:
+                send = talk.send()
+                try:
+                    async with client.http.stream(
+                        send.method, send.url, headers=send.headers, content=send.content
+                    ) as response:
+                        if response.is_error:
+                            pause = talk.refused(response.status_code, response.headers, await response.aread())
+                        else:
+                            self.request = talk.opened(response.headers)
+                            async for data in response.aiter_bytes():
+                                for event in talk.feed(data):
+                                    if isinstance(event, End):
+                                        self._answer = event.answer
+                                    yield event
+                            pause = talk.cut("the connection was closed")
+                except httpx.TransportError as error:
+                    pause = talk.cut(why(error), sent=was_sent(error))
+                await asyncio.sleep(pause)
+        finally:
+            if talk.left_running:
+                await client.leave(talk.request)
+
+
+class AsyncClient(BaseClient[httpx.AsyncClient]):
+    """The client for asyncio; safe to share between the tasks of one event loop. Arguments: see BaseClient."""
+
+    def _open(self, **settings: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(**settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes all connections. Requests that are still read are left to their grace."""
+        await self.http.aclose()
+
+    def app(self, name: str, request: type[Q] | None = None, response: type[R] | None = None) -> AsyncAppHandle[Q, R]:
+        """An app whose request and response type checkers see. Answers are validated by `response`."""
+        return AsyncAppHandle(self, name, response)
+
+    async def invoke(
+        self,
+        app: str,
+        request: Request | None = None,
+        *,
+        response_model: type[R] | None = None,
+        deadline: float = DEADLINE,
+        seed: int | None = None,
+        idempotency_key: str | None = None,
+        durable: bool = False,
+        resume_grace: float = GRACE,
+        retry_refused: bool = False,
+        **fields: Any,
+    ) -> Answer[R]:
+        """One request and its whole answer: arguments and errors are those of `stream`.
+
+        Cancelling the task cancels the request, unless it is durable.
+        """
+        async with self.stream(
+            app,
+            request,
+            response_model=response_model,
+            deadline=deadline,
+            seed=seed,
+            idempotency_key=idempotency_key,
+            durable=durable,
+            resume_grace=resume_grace,
+            retry_refused=retry_refused,
+            **fields,
+        ) as events:
+            return await events.answer()
+
+    def stream(
+        self,
+        app: str,
+        request: Request | None = None,
+        *,
+        response_model: type[R] | None = None,
+        deadline: float = DEADLINE,
+        seed: int | None = None,
+        idempotency_key: str | None = None,
+        durable: bool = False,
+        resume_grace: float = GRACE,
+        retry_refused: bool = False,
+        **fields: Any,
+    ) -> AsyncAnswerStream[R]:
+        """One request and its answer as it comes. Use it in `async with`, which cancels the request when it is left.
+
+        `request` and `fields` together are the app's request; files (bytes, paths, open files) are sent as uploads.
+        `deadline`: seconds from now. `idempotency_key`: the same key is the same request, whoever sends it again; each
+        has its own by default. `durable`: goes on without a client. `resume_grace`: seconds for which it goes on when
+        its client was cut off. `retry_refused`: when the system is full, tries again until the deadline.
+        """
+        ask = self._ask(
+            app,
+            request,
+            fields,
+            deadline=deadline,
+            seed=seed,
+            idempotency_key=idempotency_key,
+            durable=durable,
+            resume_grace=resume_grace,
+            retry_refused=retry_refused,
+        )
+        return AsyncAnswerStream(self, ask, response_model)
+
+    async def status(self, request: str) -> dict[str, Any]:
+        """Where a request stands, node by node. Raises UnknownRequest."""
+        return await self._call(calls.status(request))
+
+    async def cancel(self, request: str) -> str:
+        """Cancels a request: "cancelling", or how it had ended before. Raises UnknownRequest."""
+        return str((await self._call(calls.cancel(request)))["status"])
+
+    async def apps(self) -> list[dict[str, Any]]:
+        """Every app: name, version, components, and the JSON schemas of its request and response."""
+        found: list[dict[str, Any]] = (await self._call(calls.apps()))["apps"]
+        return found
+
+    async def deploy(self, source: str | os.PathLike[str]) -> dict[str, Any]:
+        """Deploys an app, given as source text or as path: name, version, components. Needs the admin token.
+
+        Raises AppError, which names the line; GatewayError without the right token.
+        """
+        return await self._call(calls.deploy(source, self._admin_token))
+
+    async def remove(self, name: str) -> dict[str, Any]:
+        """Removes an app: name, and the components that only it used. Needs the admin token. Raises UnknownApp."""
+        return await self._call(calls.remove(name, self._admin_token))
+
+    async def leave(self, request: str) -> None:
+        """Cancels a request that its caller has left. If that fails, the gateway does it after the request's grace."""
+        if self.http.is_closed:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_WITHIN):
+                await self.cancel(request)
+        except (CornstalkError, TimeoutError) as error:
+            log.info("request %s is left to its grace: %s", request, type(error).__name__)
+
+    async def _call(self, call: calls.Call) -> dict[str, Any]:
+        attempts = calls.Attempts(call, self.urls, self.reach_within)
+        while True:
+            try:
+                response = await self.http.request(
+                    call.method, attempts.url(), headers=call.headers, content=call.content
+                )
+            except httpx.TransportError as error:
+                await asyncio.sleep(attempts.cut(why(error), sent=was_sent(error)))
+            else:
+                return attempts.answered(response.status_code, response.headers, response.content)
