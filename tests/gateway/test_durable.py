@@ -1,0 +1,130 @@
+"""Durable requests end right without any client, whatever happens to the gateways that drive them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.options import read_options
+from tests.e2e.apps import APPS, chain
+from tests.stack import Stack
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ACK_WAIT = 4.0
+"""Seconds after which the drive item of a dead gateway comes to another one, in this stack."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with Stack(gateways=2, env={"CORNSTALK_ACK_WAIT": str(ACK_WAIT)}) as running:
+        await running.deploy(APPS / "chain.py")
+        yield running
+
+
+async def begun(stack: Stack, text: str, service_ms: float = 300, **headers: str) -> str:
+    """A durable request on the first gateway, whose client goes away as soon as it has been accepted."""
+    async with stack.clients[0].stream(
+        "POST",
+        "/apps/chain",
+        json={"text": text, "service_ms": service_ms},
+        headers={"Accept": "text/event-stream", "Cornstalk-Durable": "true", **headers},
+    ) as response:
+        assert response.status_code == 200
+        return response.headers["cornstalk-request"]
+
+
+async def ended(stack: Stack, gateway: int, request: str, within: float) -> dict[str, object]:
+    async def done() -> dict[str, object] | None:
+        body: dict[str, object] = (await stack.clients[gateway].get(f"/requests/{request}")).json()
+        return body if body["status"] != "running" else None
+
+    body = await eventually(done, within=within, every=0.05)
+    assert body is not None
+    return body
+
+
+def check(body: dict[str, object], text: str) -> None:
+    assert (body["status"], body["response"]) == ("done", {"joined": chain(text)["joined"]}), body
+
+
+async def test_a_client_that_leaves_cancels_nothing(stack: Stack) -> None:
+    request = await begun(stack, "alone")
+    check(await ended(stack, 1, request, within=15), "alone")
+
+
+async def test_delete_cancels_it(stack: Stack) -> None:
+    request = await begun(stack, "cancel", service_ms=20_000)
+    assert (await stack.clients[1].delete(f"/requests/{request}")).status_code == 202
+    assert (await ended(stack, 1, request, within=5))["status"] == "cancelled"
+
+
+async def test_its_deadline_ends_it(stack: Stack) -> None:
+    request = await begun(stack, "expires", service_ms=20_000, **{"Cornstalk-Deadline": "0.7"})
+    assert (await ended(stack, 1, request, within=5))["status"] == "expired"
+
+
+async def only_the_first(stack: Stack) -> None:
+    stack.children["gateway1"].kill()
+    stack.children["gateway1"].wait(10)
+
+
+async def start(stack: Stack, gateway: int) -> None:
+    stack.children[f"gateway{gateway}"].start()
+    await stack.wait_ready(gateway)
+
+
+async def test_another_gateway_goes_on_when_one_is_killed(stack: Stack) -> None:
+    await only_the_first(stack)
+    request = await begun(stack, "killed")
+    stack.children["gateway0"].kill()
+    stack.children["gateway0"].wait(10)
+    await start(stack, 1)
+    check(await ended(stack, 1, request, within=ACK_WAIT + 10), "killed")
+    await start(stack, 0)
+
+
+async def test_another_gateway_goes_on_at_once_when_one_stops_in_order(stack: Stack) -> None:
+    await only_the_first(stack)
+    request = await begun(stack, "stopped", service_ms=600)
+    await start(stack, 1)
+    stack.children["gateway0"].kill(signal.SIGTERM)
+    assert stack.children["gateway0"].wait(10) is not None
+    stopped = time.monotonic()
+
+    async def followed() -> bool:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            subs = await client.get(f"{stack.server.monitor_url}/subsz?subs=1&limit=10000")
+        return any(s["subject"] == f"seen.run.{request}.>" for s in subs.json()["subscriptions_list"])
+
+    await eventually(followed, within=ACK_WAIT / 2)
+    assert time.monotonic() - stopped < ACK_WAIT
+    check(await ended(stack, 1, request, within=15), "stopped")
+    await start(stack, 0)
+
+
+async def test_one_that_was_accepted_but_not_queued_is_queued_by_its_retry(stack: Stack) -> None:
+    headers = {"Idempotency-Key": "retry", "Cornstalk-Durable": "true", "Accept": "text/event-stream"}
+    request = read_options("chain", {"idempotency-key": "retry"}).request
+    body = {"text": "retry", "service_ms": 300}
+    gateway = stack.children["gateway0"]
+    gateway.kill()
+    gateway.wait(10)
+    gateway.start(CRASH_AT="gateway.accepted")
+    await stack.wait_ready(0)
+    with pytest.raises(httpx.TransportError):
+        await stack.clients[0].post("/apps/chain", json=body, headers=headers)
+    gateway.wait(10)
+    async with stack.clients[1].stream("POST", "/apps/chain", json=body, headers=headers) as response:
+        assert response.headers["cornstalk-request"] == request
+    stack.children["gateway1"].kill()
+    stack.children["gateway1"].wait(10)
+    await start(stack, 0)
+    check(await ended(stack, 0, request, within=ACK_WAIT + 10), "retry")
+    await start(stack, 1)

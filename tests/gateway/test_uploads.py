@@ -1,0 +1,112 @@
+"""Uploads: the same bytes however they come, told by their content, spooled once, read by any worker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import os
+import wave
+
+import httpx
+import pytest
+
+from broker.subjects import UPLOADS
+from tests.e2e.apps import mixed
+from tests.stack import Stack
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def wav(seconds: float, salt: int = 0) -> bytes:
+    """Sound that is like no other."""
+    data = io.BytesIO()
+    with wave.open(data, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16_000)
+        out.writeframes(os.urandom(int(32_000 * seconds)) + bytes([salt]) * 2)
+    return data.getvalue()
+
+
+def data_url(data: bytes, kind: str = "audio/wav") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+async def spooled(stack: Stack) -> int:
+    """Messages in the spool."""
+    count: int = (await stack.broker.api(f"STREAM.INFO.{UPLOADS}"))["state"]["messages"]
+    return count
+
+
+async def test_multipart_and_data_url_are_the_same_and_stored_once(stack: Stack) -> None:
+    sound, client = wav(40.0), stack.clients[0]
+    before = await spooled(stack)
+    form = await client.post("/apps/mixed", data={"text": "u"}, files={"sound": ("a.wav", sound)})
+    assert form.json()["response"] == mixed("u", sound)
+    once = await spooled(stack)
+    assert once - before == 1 + -(-len(sound) // (512 << 10))
+    answers = await asyncio.gather(
+        client.post("/apps/mixed", json={"text": "u", "sound": data_url(sound)}),
+        client.post("/apps/mixed", json={"text": "u", "sound": data_url(sound, "text/plain")}),
+        client.post("/apps/mixed", data={"text": "u", "sound": data_url(sound)}, files={"files": ("x", b"x")}),
+        client.post("/apps/mixed", data={"text": "u"}, files={"sound": ("lie.txt", sound, "text/plain")}),
+    )
+    assert [a.json()["response"]["digest"] for a in answers] == [mixed("u", sound)["digest"]] * 4
+    assert await spooled(stack) == once + 2  # the one byte
+
+
+async def test_a_list_of_uploads_in_order(stack: Stack) -> None:
+    files = [wav(0.1, i) for i in range(3)] + [b"plain text", bytes(1000), b"x"]
+    expected = mixed("l", files=files)
+    form = await stack.clients[0].post(
+        "/apps/mixed", data={"text": "l"}, files=[("files", (f"{i}", data)) for i, data in enumerate(files)]
+    )
+    assert form.json()["response"] == expected
+    assert len(set(expected["files"])) == len(files)
+    urls = [data_url(data) for data in files]
+    text = await stack.clients[0].post("/apps/mixed", json={"text": "l", "files": urls})
+    assert text.json()["response"] == expected
+    one = await stack.clients[0].post("/apps/mixed", data={"text": "l"}, files={"files": ("only", files[0])})
+    assert one.json()["response"] == mixed("l", files=files[:1])
+
+
+async def test_plain_fields_of_a_form_have_the_types_of_the_model(stack: Stack) -> None:
+    sound = wav(0.1)
+    fields = {"text": "123", "count": "7", "ratio": "0.5", "loud": "true", "extra": '{"a": [1, "2"]}'}
+    form = await stack.clients[0].post("/apps/mixed", data=fields, files={"sound": ("s", sound)})
+    assert form.json()["response"] == mixed("123", sound, count=7, ratio=0.5, loud=True, extra={"a": [1, "2"]})
+
+
+async def test_an_upload_of_the_largest_size(stack: Stack) -> None:
+    """Above it is refused (test_bad_input.py); this one is read whole by a worker."""
+    sound = wav(1.0)
+    sound += bytes((64 << 20) - len(sound))
+    answer = await stack.clients[0].post("/apps/mixed", data={"text": "big"}, files={"sound": ("s", sound)})
+    assert answer.json()["response"] == mixed("big", sound)
+
+
+async def test_a_request_with_uploads_survives_its_worker_and_its_gateway(stack: Stack) -> None:
+    sound = wav(5.0)
+    expected = mixed("survives", sound)
+    headers = {"Idempotency-Key": "survives", "Cornstalk-Resume-Grace": "60"}
+    body = {"text": "survives", "sound": data_url(sound), "service_ms": 3000}
+    asked = asyncio.create_task(stack.clients[0].post("/apps/mixed", json=body, headers=headers))
+
+    async def running() -> list[int]:
+        components = (await stack.clients[0].get("/components")).json()["components"]
+        return [w["pid"] for c in components for w in c["workers"] if w["running"]]
+
+    (pid,) = await eventually(running, within=10)
+    stack.children["gateway0"].kill()
+    victim = next(child for child in stack.children.values() if child.pid == pid)
+    victim.kill()
+    with pytest.raises(httpx.TransportError):
+        await asked
+    for child in (victim, stack.children["gateway0"]):
+        child.wait(10)
+        child.start()
+    await stack.wait_ready()
+    again = await stack.clients[0].post("/apps/mixed", json=body, headers=headers)
+    assert again.json()["response"] == expected
