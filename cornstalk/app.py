@@ -9,31 +9,43 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cornstalk.errors import AppError, BadInput, NotBuilt, described
+from cornstalk.errors import AppError, BadInput, described
 from cornstalk.task import CompositeTask, UnitTask, pending_result
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 
 
-class App:
-    """One app. Raises AppError when it cannot serve: wrong name, no typed request or response, no composite task."""
+Serve = Callable[[Any], Coroutine[Any, Any, Any]]
 
-    def __init__(self, name: str, task: CompositeTask) -> None:
+
+class App:
+    """One app: a composite task, or an `async def serve(request)` that awaits several.
+
+    The tasks of `serve` are those in its module's globals, or in the attributes of the object it is a method of.
+    Raises AppError when it cannot serve: wrong name, no typed request or response, no task.
+    """
+
+    def __init__(self, name: str, task: CompositeTask | Serve) -> None:
         if not _NAME.match(name):
             raise AppError(f"app name {name[:64]!r}: lower-case letters, digits, '-' and '_', at most 64")
+        self.name = name
+        self.serve: Serve | None = None
         if inspect.iscoroutinefunction(task):
-            raise NotBuilt(f"app {name!r}: `async def serve` is not built yet; give App a CompositeTask")
-        if not isinstance(task, CompositeTask):
-            raise AppError(f"app {name!r}: the second argument is a CompositeTask, got {type(task).__name__}")
-        self.name, self.task = name, task
+            self.serve, self.task = task, _Served(task)
+        elif isinstance(task, CompositeTask):
+            self.task = task
+        else:
+            got = type(task).__name__
+            raise AppError(f"app {name!r}: the second argument is a CompositeTask or an async function, got {got}")
         self.version = ""
         """12 hex digits of its source; empty outside `load_app`."""
-        self.request_model, self.response_model = _models(name, task)
+        self.request_model, self.response_model = _models(name, self.task, self.serve or self.task.invoke)
 
     def components(self) -> dict[str, UnitTask]:
         """Component id -> task, of everything the app may call."""
@@ -71,6 +83,17 @@ class App:
         return BadInput(problem["msg"] + got, field)
 
 
+class _Served(CompositeTask):
+    """Holds the tasks that a `serve` may await, under the names it knows them by."""
+
+    def __init__(self, serve: Serve) -> None:
+        owner = getattr(serve, "__self__", None)
+        names = vars(owner) | vars(type(owner)) if owner is not None else inspect.unwrap(serve).__globals__
+        for name, value in names.items():
+            if not name.startswith("__") and isinstance(value, (CompositeTask, UnitTask, list, tuple, dict)):
+                setattr(self, name, value)
+
+
 def _shown(value: Any) -> str:
     """What came instead of what was expected, short."""
     if value is None or type(value) in (str, int, float, bool):
@@ -80,16 +103,16 @@ def _shown(value: Any) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _models(name: str, task: CompositeTask) -> tuple[type[BaseModel], type[BaseModel]]:
+def _models(name: str, task: CompositeTask, function: Callable[..., Any]) -> tuple[type[BaseModel], type[BaseModel]]:
     try:
         for part in (task, *task.named_tasks().values()):
             if isinstance(part, CompositeTask):
                 pending_result(type(part).invoke)
-        hints = get_type_hints(type(task).invoke, include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise AppError(f"app {name!r}: a type of invoke cannot be read: {error}") from error
-    names = list(inspect.signature(task.invoke).parameters)
-    where = f"app {name!r}: {type(task).__name__}.invoke"
+        raise AppError(f"app {name!r}: a type of {function.__name__} cannot be read: {error}") from error
+    names = list(inspect.signature(function).parameters)
+    where = f"app {name!r}: {function.__qualname__}"
     request = _model(hints.get(names[0]) if len(names) == 1 else None, f"{where} takes one request")
     return request, _model(hints.get("return"), f"{where} returns a response")
 

@@ -14,6 +14,7 @@ from cornstalk.errors import RecordError
 from cornstalk.messages import Edge, StreamRef, extensions
 from cornstalk.pending import Source, is_pending, source_of
 from cornstalk.record import Pass
+from cornstalk.serving import LiveStream
 from cornstalk.types import STREAM
 from cornstalk.values import no_reference, wire
 
@@ -147,7 +148,7 @@ def stored_response(
     `streams` is what `stream_fields` gave; `gens` the generation of each node. Raises TypeError for a Tensor.
     """
     gen = gens if callable(gens) else gens.__getitem__
-    stored = wire(value, lambda v: None if is_pending(v) else no_reference(v))
+    stored = wire(value, lambda v: None if is_pending(v) or isinstance(v, LiveStream) else no_reference(v))
     for path, (node, output) in streams.items():
         stored = _replaced(stored, path.split("."), StreamRef(request, node, gen(node), output))
     return stored

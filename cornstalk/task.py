@@ -1,6 +1,6 @@
 """Tasks: UnitTask is one component's typed signature, CompositeTask is plain Python over tasks.
 
-One verb: calling a task. Inside `invoke` a call records a node.
+One verb: calling a task. Inside `invoke` a call records a node; inside `async def serve` a composite is awaited.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cornstalk.errors import AppError, RecordError, SetupError
 from cornstalk.pending import current
+from cornstalk.serving import serving
 from cornstalk.types import Port, field_type, make_port
 from cornstalk.values import misfit, no_reference, wire
 
@@ -93,7 +94,7 @@ def _declare(cls: type[UnitTask], call: Any) -> None:
     def record(self: UnitTask, *values: Any, **inputs: Any) -> Any:
         run = current.get()
         if run is None:
-            raise RuntimeError("tasks are called inside invoke")
+            raise RuntimeError("unit tasks are called inside the invoke of a composite task")
         if values:
             inputs = _positional(cls, values, inputs)
         return run.call(self, inputs)
@@ -165,9 +166,12 @@ class CompositeTask:
 
     def __call__(self, request: Any, /) -> Any:
         run = current.get()
-        if run is None:
-            raise RuntimeError("tasks are called inside invoke")
-        return run.nested(self, request)
+        if run is not None:
+            return run.nested(self, request)
+        session = serving.get()
+        if session is not None:
+            return session.call(self, request)
+        raise RuntimeError("tasks are called inside invoke, or awaited inside serve")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if run := current.get():

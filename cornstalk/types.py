@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 
 from cornstalk.messages import Edge, Kind, Upload
 from cornstalk.pending import Recorder, Source, current, is_pending, pending_class, stale
+from cornstalk.serving import LiveStream
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class _StreamMark:
         kind = get_origin(source) or source
 
         def take(value: Any, check: Callable[[Any], Any]) -> Any:
-            if is_pending(value) and isinstance(value, kind):
+            if (is_pending(value) and isinstance(value, kind)) or isinstance(value, LiveStream):
                 return value
             checked = check(value)
             # the very object where possible: response.py finds by identity which output it came from

@@ -17,6 +17,7 @@ from pydantic import BaseModel, RootModel, ValidationError
 from cornstalk.errors import EngineError
 from cornstalk.messages import Upload, encode
 from cornstalk.pending import PENDING, source_of
+from cornstalk.serving import LiveStream
 from cornstalk.types import Port, Tensor, adapter, bare, pcm_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def _rare(value: Any, refer: Refer) -> Any:
             return wire(value.root, refer)
         case BaseModel():
             return {k: wire(v, refer) for k, v in {**value.__dict__, **(value.__pydantic_extra__ or {})}.items()}
+        case LiveStream():
+            return refer(value)
         case enum.Enum():
             return wire(value.value, refer)
         case int():

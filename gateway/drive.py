@@ -13,6 +13,8 @@ import logging
 
 from pydantic import BaseModel
 
+from broker.connection import Broker
+from broker.crash import crash_at
 from broker.errors import BrokerError
 from cornstalk.app import App
 from cornstalk.blame import failure
@@ -23,6 +25,7 @@ from cornstalk.response import stored_response
 from cornstalk.traces import where
 from gateway.journal import Journal
 from gateway.part import Ended, Head, Part
+from gateway.session import Served
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +33,9 @@ log = logging.getLogger(__name__)
 class Driver:
     """Drives one request. Everything it knows is stored; a crash at any line is mended by driving again."""
 
-    def __init__(self, app: App, journal: Journal, request: BaseModel) -> None:
-        """`request`: the accepted input as `invoke` takes it."""
-        self._journal = journal
+    def __init__(self, broker: Broker, app: App, journal: Journal, request: BaseModel) -> None:
+        """`request`: the accepted input as `invoke` or `serve` takes it."""
+        self._broker, self._app, self._journal, self._request = broker, app, journal, request
         self._part = Part(journal, app.task, request, app.name)
 
     @property
@@ -43,7 +46,7 @@ class Driver:
     async def run(self) -> Finish:
         """The stored Finish, whoever wrote it."""
         try:
-            await self._answer(await self._part.run())
+            await self._answer(await (self._part.run() if self._app.serve is None else self._serve()))
         except Ended:
             pass
         except (CornstalkError, BrokerError, TypeError) as error:
@@ -56,6 +59,36 @@ class Driver:
                 self.head.cancel()
         assert self._journal.state.finish is not None
         return self._journal.state.finish
+
+    async def _serve(self) -> Head:
+        """What `serve` answers, once every call it awaited has ended well. Raises Ended if the request ends before."""
+        serving = asyncio.create_task(self._served())
+        over = asyncio.create_task(self._over())
+        try:
+            await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                raise Ended
+            return serving.result()
+        finally:
+            serving.cancel()
+            over.cancel()
+            await asyncio.wait((serving, over))
+
+    async def _served(self) -> Head:
+        served = Served(self._broker, self._journal, self._app)
+        try:
+            whole = await served.run(self._request)
+            crash_at("driver.served")
+            self.head.set_result(whole)
+            await served.ended()
+            await self._journal.close()
+            return whole
+        finally:
+            await served.close()
+
+    async def _over(self) -> None:
+        while self._journal.state.finish is None:
+            await self._journal.changed()
 
     async def _answer(self, whole: Head) -> None:
         """Stores the response of the complete pass."""

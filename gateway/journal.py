@@ -84,6 +84,12 @@ class Journal:
                     return False
         return True
 
+    async def close(self) -> None:
+        """Stores that no further pass is expected, unless that is stored already."""
+        async with self._storing:
+            while not self.state.closed:
+                await self._store_graph(Graph(index=len(self.state.graphs), closed=True))
+
     async def finish(self, finish: Finish) -> None:
         """Puts the Finish if absent; the stored one is the answer, also to its loser."""
         times = {"accepted": self.accepted.accepted_at, "finished": time.time()}

@@ -217,7 +217,7 @@ class Requests:
             await following.close()
             return there
         journal = Journal(self._broker, self._facts, following, accepted, app.components())
-        driver = Driver(app, journal, app.request(input))
+        driver = Driver(self._broker, app, journal, app.request(input))
         run = self._runs[accepted.request] = Run(accepted, following, driver)
         run.task.add_done_callback(lambda _: self._ending.add(asyncio.create_task(self._end(run))))
         return run

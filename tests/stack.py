@@ -47,6 +47,9 @@ class Child:
     exits: list[int] = field(default_factory=list)  # of each life that `Stack.keep_alive` saw end
 
     def start(self, **env: str) -> Self:
+        """Starts it, or starts it again once it has died."""
+        if self.process is not None:
+            self.process.wait(10)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self.argv], env=self.env | env, stdout=log, stderr=log, cwd=ROOT

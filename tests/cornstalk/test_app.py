@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from cornstalk import App, CompositeTask, Stream, Upload
 from cornstalk.app import load_app
 from cornstalk.blame import failure
-from cornstalk.errors import AppError, BadInput, NotBuilt, TaskError
+from cornstalk.errors import AppError, BadInput, TaskError
 from cornstalk.messages import Error
 from cornstalk.record import Pass
 from tests.cornstalk.model.apps import LLM, Echo, composite
@@ -125,8 +125,8 @@ class Unknown(CompositeTask):
         ("Ask me", Ask(), "lower-case letters"),
         ("", Ask(), "lower-case letters"),
         ("a.b", Ask(), "lower-case letters"),
-        ("ask", Ask, "CompositeTask, got"),
-        ("ask", LLM(), "CompositeTask, got LLM"),
+        ("ask", Ask, "async function, got"),
+        ("ask", LLM(), "async function, got LLM"),
         ("ask", Untyped(), "takes one request that is a pydantic model"),
         ("ask", Text(), "takes one request that is a pydantic model"),
         ("ask", Two(), "takes one request"),
@@ -138,12 +138,41 @@ def test_what_cannot_be_an_app(name: str, task: Any, message: str) -> None:
         App(name, task)
 
 
-def test_serve_is_named_as_not_built() -> None:
-    async def serve(request: Question) -> Answer:
+class Both(CompositeTask):
+    brain = LLM(model="big")
+
+    def invoke(self, q: Question) -> Answer:
+        return Answer(text=self.brain(prompt=q.prompt).text)
+
+
+class Desk:
+    """A serve that is a method: its tasks are attributes."""
+
+    ask = Both()
+    others: ClassVar[dict[str, CompositeTask]] = {"more": Both()}
+
+    async def serve(self, request: Question) -> Answer:
         return Answer(text="")
 
-    with pytest.raises(NotBuilt, match="async def serve"):
-        App("ask", serve)  # type: ignore[arg-type]
+
+def test_the_tasks_of_serve_are_found_where_it_sees_them() -> None:
+    app = App("desk", Desk().serve)
+    assert app.task.named_tasks().keys() >= {"ask", "others['more']"}
+    assert app.components() == Both().unit_tasks()
+    assert (app.request_model, app.response_model) == (Question, Answer)
+
+
+def test_a_composite_is_awaited_in_serve_and_called_in_invoke_only() -> None:
+    with pytest.raises(RuntimeError, match="awaited inside serve"):
+        Both()(Question(prompt="x"))
+
+
+def test_serve_needs_types() -> None:
+    async def serve(request):  # type: ignore[no-untyped-def]
+        return Answer(text="")
+
+    with pytest.raises(AppError, match="takes one request"):
+        App("desk", serve)
 
 
 # ------------------------------------------------------------ loading
