@@ -18,9 +18,9 @@ from cornstalk import CompositeTask, Stream, TaskError, wait
 from cornstalk.errors import NondeterministicInvoke, RecordError, StaleResult, TooManyCalls
 from cornstalk.messages import Error
 from cornstalk.record import Pass
-from tests.cornstalk.model.apps import Echo, Mood, composite, executor, run
-from tests.cornstalk.model.driver import Driver
-from tests.cornstalk.model.store import Store
+from cornstalk.testing.driver import Driver
+from cornstalk.testing.store import Store
+from tests.cornstalk.model.apps import LLM, Echo, Mood, composite, executor, run
 
 # ------------------------------------------------------------ parallelism and breaks
 
@@ -172,7 +172,7 @@ def test_a_failure_ends_the_request_though_another_call_never_ends() -> None:
 
     async def main():
         task = composite(invoke)
-        ex = executor(task, LLM=never)
+        ex = executor(task, engines={LLM: never})
         with pytest.raises(TaskError, match="risky#0"):
             await asyncio.wait_for(Driver(task, "q", ex, Store()).run(), 2)
         assert "brain#0" in ex.cancelled

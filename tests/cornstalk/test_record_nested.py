@@ -9,9 +9,9 @@ import pytest
 
 from cornstalk import CompositeTask, TaskError
 from cornstalk.errors import NondeterministicInvoke, RecordError
+from cornstalk.testing.driver import Driver
+from cornstalk.testing.store import Store
 from tests.cornstalk.model.apps import LLM, Echo, Eye, Risky, composite, executor, run
-from tests.cornstalk.model.driver import Driver
-from tests.cornstalk.model.store import Store
 
 
 class Step(CompositeTask):
@@ -225,7 +225,7 @@ def test_c_code_waits_for_what_was_in_sight_only() -> None:
             yield "tokens", 1
 
         task = composite(invoke, brain=LLM(), eye=Eye(), echo=Echo())
-        ex = executor(task, LLM=slow)
+        ex = executor(task, engines={LLM: slow})
         job = asyncio.create_task(Driver(task, "q", ex, Store()).run())
         for _ in range(100):
             await asyncio.sleep(0)

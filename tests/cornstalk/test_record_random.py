@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
-import random
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,10 +13,9 @@ from hypothesis import strategies as st
 
 from cornstalk import CompositeTask, TaskError
 from cornstalk.messages import Error
-from tests.cornstalk.model.apps import LLM, Echo, Risky, echo, executor, risky
-from tests.cornstalk.model.driver import Driver
+from cornstalk.testing import run_plain, run_recorded
+from tests.cornstalk.model.apps import ENGINES, LLM, Echo, Risky, echo, risky
 from tests.cornstalk.model.programs import programs
-from tests.cornstalk.model.store import Store
 
 INNER = """
 def invoke(self, x) -> str:
@@ -58,29 +54,20 @@ def plain(source: str, request: str) -> Any:
     return compiled(source)(task, request)
 
 
-def recorded(source: str, request: str, seed: int, crash: bool, strict: bool) -> Any:
+def composite_of(source: str) -> CompositeTask:
     def units() -> dict[str, Any]:
         return {"echo": Echo(), "brain": LLM(), "risky": Risky()}
 
     step = type("StepTask", (CompositeTask,), {"invoke": compiled(INNER), **units()})
-    task: CompositeTask = type("RandomApp", (CompositeTask,), {"invoke": compiled(source), "step": step(), **units()})()
+    made: CompositeTask = type("App", (CompositeTask,), {"invoke": compiled(source), "step": step(), **units()})()
+    return made
 
-    async def main() -> Any:
-        store, chance = Store(), random.Random(seed)
-        for attempt in itertools.count():
-            ex = executor(task, seed + attempt)
-            job = asyncio.create_task(Driver(task, request, ex, store, strict).run())
-            if crash and attempt < 3:
-                for _ in range(chance.randrange(1, 20)):
-                    await asyncio.sleep(0)
-                if not job.done():
-                    job.cancel()
-                    ex.crash()
-                    await asyncio.gather(job, return_exceptions=True)
-                    continue
-            return await asyncio.wait_for(job, 20)
 
-    return asyncio.run(main())
+def recorded(source: str, request: str, seed: int, crash_at: int | None, strict: bool) -> Any:
+    run = run_recorded(
+        composite_of(source), request, ENGINES, order="shuffled", seed=seed, crash_at=crash_at, strict=strict
+    )
+    return run.response
 
 
 def outcome(call: Callable[..., Any], *args: Any) -> tuple[str, Any]:
@@ -90,17 +77,27 @@ def outcome(call: Callable[..., Any], *args: Any) -> tuple[str, Any]:
         return "error", type(error).__name__
 
 
+def in_every_way(source: str, request: str, seed: int, crash_at: int | None, strict: bool) -> None:
+    """Ordinary Python over plain objects, cornstalk.testing's, and record and replay."""
+    expected = outcome(plain, source, request)
+    assert outcome(run_plain, composite_of(source), request, ENGINES) == expected, source
+    assert outcome(recorded, source, request, seed, crash_at, strict) == expected, source
+
+
+CRASHES = st.none() | st.integers(1, 30)
+
+
 @MODEST
-@given(programs(leaky=False), REQUESTS, st.integers(0, 10**6), st.booleans())
+@given(programs(leaky=False), REQUESTS, st.integers(0, 10**6), CRASHES)
 def test_programs_that_look_at_values_honestly_give_what_python_gives(
-    source: str, request: str, seed: int, crash: bool
+    source: str, request: str, seed: int, crash_at: int | None
 ) -> None:
-    assert outcome(recorded, source, request, seed, crash, True) == outcome(plain, source, request), source
+    in_every_way(source, request, seed, crash_at, strict=True)
 
 
 @MODEST
-@given(programs(leaky=True), REQUESTS, st.integers(0, 10**6), st.booleans())
+@given(programs(leaky=True), REQUESTS, st.integers(0, 10**6), CRASHES)
 def test_programs_that_hide_what_they_look_at_give_the_same_too(
-    source: str, request: str, seed: int, crash: bool
+    source: str, request: str, seed: int, crash_at: int | None
 ) -> None:
-    assert outcome(recorded, source, request, seed, crash, False) == outcome(plain, source, request), source
+    in_every_way(source, request, seed, crash_at, strict=False)

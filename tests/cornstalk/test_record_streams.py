@@ -14,9 +14,9 @@ from cornstalk.errors import RecordError
 from cornstalk.messages import Edge, StreamRef, decode_value, encode
 from cornstalk.record import Pass, Result
 from cornstalk.response import begins, same_response, stored_response, stream_fields, streams_only
+from cornstalk.testing.driver import Driver
+from cornstalk.testing.store import Store
 from tests.cornstalk.model.apps import LLM, Answer, Echo, Voice, composite, drive, executor, run
-from tests.cornstalk.model.driver import Driver
-from tests.cornstalk.model.store import Store
 
 
 def speak(self, q):
@@ -28,7 +28,7 @@ def test_a_stream_feeds_a_later_task_while_it_runs() -> None:
     result, _, ex = run(composite(speak), "the quick brown fox jumps over it", seed=3)
     assert result.text == "the quick brown fox jumps over it|"
     assert result.audio == b"THE QUICK BROWN FOX JUMPS OVER IT|"
-    assert ex.order.index(("start", "voice#0")) < ex.order.index(("end", "brain#0"))
+    assert ex.events.index(("start", "voice#0")) < ex.events.index(("end", "brain#0"))
 
 
 def test_a_response_streams_before_the_graph_is_done() -> None:
@@ -89,7 +89,7 @@ def test_a_stream_that_fails_half_way_ends_as_an_error() -> None:
 
     async def main():
         task, got = composite(lambda self, q: Answer(text=self.brain(prompt=q).text)), []
-        driver = Driver(task, "q", executor(task, LLM=breaks), Store())
+        driver = Driver(task, "q", executor(task, engines={LLM: breaks}), Store())
         job = asyncio.create_task(driver.run())
         job.add_done_callback(lambda t: t.exception())
         head = await driver.head
@@ -119,7 +119,7 @@ def test_waiting_for_the_text_first_lets_a_plan_b_take_over() -> None:
 
     async def main():
         task = composite(invoke)
-        return await Driver(task, "q", executor(task, LLM=breaks), Store()).run()
+        return await Driver(task, "q", executor(task, engines={LLM: breaks}), Store()).run()
 
     assert asyncio.run(main()) == Answer(text="plan b")
 

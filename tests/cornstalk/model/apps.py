@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from cornstalk import CompositeTask, Stream, Tensor, UnitTask
-from tests.cornstalk.model.driver import Driver
-from tests.cornstalk.model.executor import Executor
-from tests.cornstalk.model.store import Store
+from cornstalk.testing.driver import Driver
+from cornstalk.testing.engines import Engine, Fakes
+from cornstalk.testing.executor import Executor
+from cornstalk.testing.store import Store
+from cornstalk.testing.turns import Turns
 
 
 class Person(BaseModel):
@@ -110,17 +112,8 @@ async def llm(prompt: str, images: list[str]) -> AsyncIterator[tuple[str, Any]]:
         yield "text", word
 
 
-async def pieces(value: Any) -> AsyncIterator[Any]:
-    """What the worker loop does: a Stream input always arrives in pieces, be it one."""
-    if isinstance(value, str):
-        yield value
-    else:
-        async for piece in value:
-            yield piece
-
-
-async def voice(text: Any) -> AsyncIterator[tuple[str, bytes]]:
-    async for piece in pieces(text):
+async def voice(text: AsyncIterator[str]) -> AsyncIterator[tuple[str, bytes]]:
+    async for piece in text:
         yield "audio", piece.upper().encode()
 
 
@@ -130,12 +123,12 @@ def risky(x: Any) -> dict[str, str]:
     return {"s": f"ok:{x}"}
 
 
-ENGINES: dict[str, Callable[..., Any]] = {
-    "Echo": echo,
-    "LLM": llm,
-    "Eye": lambda image: {"emb": f"e({image})"},
-    "Voice": voice,
-    "Risky": risky,
+ENGINES: dict[type[UnitTask], Engine] = {
+    Echo: echo,
+    LLM: llm,
+    Eye: lambda image: {"emb": f"e({image})"},
+    Voice: voice,
+    Risky: risky,
 }
 
 
@@ -146,8 +139,9 @@ def composite(invoke: Callable[..., Any], **tasks: Any) -> CompositeTask:
     return made
 
 
-def executor(task: CompositeTask, seed: int = 0, **engines: Callable[..., Any]) -> Executor:
-    return Executor({**ENGINES, **engines}, task.unit_tasks(), seed)
+def executor(task: CompositeTask, seed: int = 0, engines: dict[type[UnitTask], Engine] = {}) -> Executor:  # noqa: B006
+    """Its calls end in an order of that seed; `engines` replaces some of those above."""
+    return Executor(Fakes({**ENGINES, **engines}), task.unit_tasks(), Turns("shuffled", seed))
 
 
 def run(task: CompositeTask, request: Any = None, seed: int = 0, strict: bool = False) -> tuple[Any, Driver, Executor]:

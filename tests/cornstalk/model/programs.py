@@ -76,7 +76,7 @@ class Program:
         a = self.text(0)
         honest = [f"len({a}) % 2", f"'a' in {a}", f"{a} == {self.text(0)}", f"{self.number(0)} > 2", f"{a} < 'm'"]
         honest += [f"not {a}", f"isinstance({a}, str)", f"{a} in ['a', 'A']"]
-        return self.pick(honest + ([f"type({a}) is str", f"{a} is None"] if self.leaky else []))
+        return self.pick(honest + ([f"type({a}) is str", f"{self.variable(a)} is None"] if self.leaky else []))
 
     def call(self) -> tuple[str, str]:
         port = self.pick(["s", "s", "n", "l"])

@@ -1,16 +1,26 @@
-"""A model of the gateway's driver: passes to a result over a store, and streams that begin early."""
+"""Stands for the gateway's driver: passes to a result over a store, and responses that begin early."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from cornstalk.messages import Graph
 from cornstalk.record import Outcome, Pass
 from cornstalk.response import begins, same_response, stream_fields
 from cornstalk.task import CompositeTask
-from tests.cornstalk.model.executor import Executor
-from tests.cornstalk.model.store import Output, Store
+from cornstalk.testing.executor import Executor
+from cornstalk.testing.store import REQUEST, Output, Store
+
+ACCEPTED_AT: Final = 1767225600.0
+"""2026-01-01 00:00 UTC: `now()` in a test."""
+
+
+def new_pass(store: Store, strict: bool = False) -> Pass:
+    """The next pass over what is stored."""
+    log, cuts = store.log()
+    return Pass(log, store.results(), request_id=REQUEST, accepted_at=ACCEPTED_AT, cuts=cuts, strict=strict)
 
 
 class Head:
@@ -22,7 +32,7 @@ class Head:
     def plain(self, name: str) -> Any:
         return getattr(self.value, name)
 
-    async def pieces(self, path: str) -> Any:
+    async def pieces(self, path: str) -> AsyncIterator[Any]:
         """The pieces of a field, as they come; an error found later ends them as an error, never silently."""
         if path not in self.streams:
             yield self.plain(path)
@@ -58,6 +68,7 @@ class Driver:
         self.final: asyncio.Future[Any] = loop.create_future()
 
     async def run(self) -> Any:
+        """The response. Raises what ends the request; Crashed, after the store's crash."""
         try:
             result = await self._run()
         except Exception as error:
@@ -73,40 +84,38 @@ class Driver:
         log, _ = self.store.log()
         self.executor.send(self.store, log)  # work of a dead driver: sending it twice is harmless
         while True:
-            log, cuts = self.store.log()
-            run = Pass(
-                log, self.store.results(), request_id="r", seed=7, accepted_at=1.0, cuts=cuts, strict=self.strict
-            )
+            run = new_pass(self.store, self.strict)
             outcome = run.run(self.task, self.request)
             self.passes += 1
             self.visits += len(run.visited)
-            self.store.put_graph(
-                Graph(index=len(self.store.graphs), nodes=run.new_nodes, cuts=run.cuts, closed=run.complete)
-            )
-            self.executor.cancel(list(run.cuts))
-            if outcome.kind == "raise":
-                assert outcome.error is not None
+            if outcome.error is not None:
+                log, _ = self.store.log()
                 self.executor.cancel([n.token for n in log if n.token not in self.store.ends])
                 raise outcome.error
+            over = outcome.kind == "done"
+            if run.new_nodes or run.cuts or (over and not self.store.closed):
+                graph = Graph(index=len(self.store.graphs), nodes=run.new_nodes, cuts=run.cuts, closed=over)
+                self.store.put_graph(graph, run.large)
+            self.executor.cancel(list(run.cuts))
             self.executor.send(self.store, list(run.new_nodes))
             if run.complete:
-                return self.answer(outcome.value, run)
-            await self.wait(outcome, run)
+                return self._answer(outcome.value, run)
+            await self._wait(outcome, run)
 
-    def answer(self, value: Any, run: Pass) -> Any:
+    def _answer(self, value: Any, run: Pass) -> Any:
         if self.head.done():
             same_response(self.head.result().value, value, run)
         else:
             self.head.set_result(Head(self, value, stream_fields(value, run)))
         return value
 
-    async def wait(self, outcome: Outcome, run: Pass) -> None:
+    async def _wait(self, outcome: Outcome, run: Pass) -> None:
         """Until all of one group are known, or any call failed that was thought to go well."""
         store = self.store
-        while not store.failed_since(run.results):
+        while not store.failed_since(dict(run.results)):
             if any(all(token in store.ends for token in group) for group in outcome.groups):
                 return
             firsts = {output for output, pieces in store.pieces.items() if pieces}
             if outcome.kind == "done" and not self.head.done() and begins(outcome.value, run, store.ends, firsts):
                 self.head.set_result(Head(self, outcome.value, stream_fields(outcome.value, run)))
-            await store.changed.wait()
+            await store.change()
