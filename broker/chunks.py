@@ -61,16 +61,19 @@ class ChunkWriter:
         Raises ReadTimeout, and what `append` raises.
         """
         writer = cls(broker, subject, attempt, ttl=ttl, deadline=deadline)
-        while not fresh:
-            last = await writer._read_prior()
-            if last is None or last.attempt == attempt:
-                return writer
-            try:
-                await writer._store(Chunk(attempt=attempt, n=writer.n, takeover=True))
-                return writer
-            except Superseded:
-                await asyncio.sleep(_AGAIN)  # the other one is still writing: after its newest chunk then
+        if not fresh:
+            await writer._take_over(even_nothing=False)
         return writer
+
+    @classmethod
+    async def seal(cls, broker: Broker, subject: str, attempt: str, *, ttl: float, deadline: float) -> list[Any]:
+        """Ends an output of an earlier generation: whoever writes it yet is Superseded. Its payloads, now for good.
+
+        Raises as `open`.
+        """
+        writer = cls(broker, subject, attempt, ttl=ttl, deadline=deadline)
+        await writer._take_over(even_nothing=True)
+        return writer.prior
 
     async def append(self, payload: Any) -> int:
         """Stores the next payload (str, bytes, list or Ref); its sequence in CHUNKS. One at a time, others wait.
@@ -82,6 +85,19 @@ class ChunkWriter:
             seq = await self._store(Chunk(attempt=self._attempt, n=self.n, payload=payload))
             self.n += 1
             return seq
+
+    async def _take_over(self, even_nothing: bool) -> None:
+        while True:
+            last = await self._read_prior()
+            if last is None and not even_nothing:
+                return
+            if last is not None and last.attempt == self._attempt:
+                return
+            try:
+                await self._store(Chunk(attempt=self._attempt, n=self.n, takeover=True))
+                return
+            except Superseded:
+                await asyncio.sleep(_AGAIN)  # the other one is still writing: after its newest chunk then
 
     async def _read_prior(self) -> Chunk | None:
         chunk = None

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from broker.connection import Broker, Subscription
+from broker.errors import Disconnected
 from broker.facts import Facts
 from broker.pull import Delivery
 from broker.requests import Message
@@ -98,7 +99,8 @@ class Keeper:
         while True:
             await asyncio.sleep(self._every)
             for delivery in list(self._held):
-                await delivery.in_progress()
+                with suppress(Disconnected):  # an outage: what is held too long comes again
+                    await delivery.in_progress()
 
 
 class Cancels:

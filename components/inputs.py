@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ from broker.connection import Broker
 from broker.errors import UploadGone
 from broker.facts import Facts
 from broker.uploads import Spool
+from components.engine import Cancelled
 from components.streams import StreamOf, WholeStream
 from cornstalk.errors import EngineError
 from cornstalk.large import is_mark, value_of
@@ -38,12 +41,18 @@ class Inputs:
         self._vanished: list[tuple[str, int]] = []
 
     async def __aenter__(self) -> dict[str, Any]:
-        """The input values. Raises InputsLost, naming everything that is gone, not just the first."""
+        """The input values. Raises InputsLost, naming everything that is gone, not just the first; Cancelled at the
+        item's deadline.
+        """
         try:
-            given = {**self._task.defaults, **self._item.inputs}
-            values = {name: await self._input(name, value) for name, value in given.items()}
+            async with asyncio.timeout(max(0.0, self._item.deadline - time.time())):
+                given = {**self._task.defaults, **self._item.inputs}
+                values = {name: await self._input(name, value) for name, value in given.items()}
             if self._vanished:
                 raise InputsLost(tuple(dict.fromkeys(self._vanished)))
+        except TimeoutError:
+            await self._stack.aclose()
+            raise Cancelled("expired") from None
         except BaseException:
             await self._stack.aclose()
             raise

@@ -54,9 +54,10 @@ class Outputs:
         self._committed = False
 
     async def open(self, redelivered: bool) -> None:
-        """Opens a writer for each stream output; takes over from an earlier attempt if there was one."""
+        """Opens a writer for each stream output; takes over from an earlier attempt or generation if there was one."""
         item = self._item
         for output in (o for o, kind in self._kinds.items() if kind == "stream"):
+            older = await self._of_older_generations(output)
             subject = chunk_subject(item.request, item.node, item.gen, output)
             writer = self._writers[output] = await ChunkWriter.open(
                 self._broker,
@@ -66,10 +67,24 @@ class Outputs:
                 deadline=item.deadline,
                 fresh=not redelivered,
             )
-            self.prior[output] = list(writer.prior)
+            self.prior[output] = max(older, list(writer.prior), key=len)
+            for piece in older[writer.n :]:
+                await writer.append(piece)
+                crash_at("worker.inherited")
             self._streams[output] = Coalescer(_Marking(writer, self, output))
-            if writer.prior:
+            if writer.n:
                 self.begun(output)
+
+    async def _of_older_generations(self, output: str) -> list[Piece]:
+        """What was stored of a stream before its node was lost. Clients have it: this generation goes on after it."""
+        item, longest = self._item, list[Piece]()
+        for gen in range(item.gen):
+            subject = chunk_subject(item.request, item.node, gen, output)
+            stored = await ChunkWriter.seal(
+                self._broker, subject, self._attempt, ttl=fact_ttl(item.deadline), deadline=item.deadline
+            )
+            longest = max(longest, stored, key=len)
+        return longest
 
     async def emit(self, output: str, piece: Piece) -> None:
         stream = self._streams.get(output)

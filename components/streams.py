@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
 from broker.chunks import ChunkReader
 from broker.connection import Broker, Subscription
-from broker.facts import Facts
+from broker.errors import BrokerError
+from broker.facts import Facts, Stored
 from broker.subjects import chunk as chunk_subject
 from broker.subjects import end as end_subject
 from broker.subjects import seen
 from components.engine import Piece
 from cornstalk.errors import EngineError
 from cornstalk.messages import End, StreamRef, decode
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 """Seconds between looks for the producer's End; the republished message is only a wake-up."""
@@ -86,8 +90,16 @@ class StreamOf:
     async def _wake(self, _: object) -> None:
         self._woken.set()
 
+    async def _stored_end(self) -> Stored | None:
+        """None also while NATS is away: it is looked for again."""
+        try:
+            return await self._facts.last(self._end_subject)
+        except BrokerError as error:
+            log.info("the end of a producer cannot be read: %s", type(error).__name__)
+            return None
+
     async def _find_end(self) -> None:
-        while (stored := await self._facts.last(self._end_subject)) is None:
+        while (stored := await self._stored_end()) is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), LOOK_EVERY)
             self._woken.clear()

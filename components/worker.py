@@ -18,7 +18,7 @@ from opentelemetry import trace
 
 from broker.connection import Broker
 from broker.crash import crash_at
-from broker.errors import DeadlineExceeded, RequestEnded, Superseded
+from broker.errors import BrokerError, DeadlineExceeded, PayloadTooLarge, RequestEnded, Superseded
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.pull import Delivery, PullLoop
@@ -207,6 +207,10 @@ class Worker:
             return await self._failed(item, attempt, Error(code="task_failed", message=str(error)), delivery)
         except (Superseded, DeadlineExceeded, RequestEnded):
             raise
+        except PayloadTooLarge as error:
+            return await self._failed(item, attempt, Error(code="too_large", message=str(error)), delivery)
+        except BrokerError as error:
+            raise self._again(delivery, error) from error
         except Exception as error:  # an engine's bug must not end its neighbours: it becomes this item's failure
             log.error("the engine of %s raised on %s:%s: %s", item.component, item.request, item.node, where(error))
             message = f"{type(error).__name__} in the engine of {item.component}; see the log of {self.me.worker}"

@@ -6,9 +6,11 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from broker.crash import crash_at
+from broker.errors import Disconnected
 from broker.pull import Delivery
 from broker.topology import DISPATCH_ACK_WAIT
 from cornstalk.graph import Decision, State
@@ -66,5 +68,6 @@ class Held:
 
 async def _stay(delivery: Delivery) -> None:
     while True:
-        await delivery.in_progress()
+        with suppress(Disconnected):  # an outage: the trigger comes again
+            await delivery.in_progress()
         await asyncio.sleep(SIGN_OF_LIFE)

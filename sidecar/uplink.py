@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 STALE: Final = 30.0
 """Seconds after which the server has redelivered an item by itself, so that its -NAK is dropped."""
 MAX_NAKS: Final = 65536
+NAK: Final = b'-NAK {"delay": 50000000}'
+"""After 50 ms: by then the server has seen that the connection of the dead is closed, and gives it nothing more."""
 SHARE_EVERY: Final = 1.0
 """Seconds."""
 
@@ -88,7 +90,7 @@ class Uplink:
         while self._naks and broker.connected:
             reply, stale_at = self._naks[0]
             if time.monotonic() < stale_at:
-                await broker.publish_core(reply, b"-NAK")
+                await broker.publish_core(reply, NAK)
             self._naks.popleft()
 
     async def _nap(self, seconds: float) -> None:

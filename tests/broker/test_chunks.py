@@ -119,6 +119,20 @@ async def test_a_first_attempt_may_skip_the_look(shared_broker: Broker, request_
         await blind.append("one")
 
 
+async def test_a_sealed_output_takes_nothing_more(shared_broker: Broker, request_id: str) -> None:
+    """Neither from a writer that has begun, nor from one that has stored nothing yet."""
+    begun, fresh = text_of(request_id, "begun"), text_of(request_id, "fresh")
+    zombie = await write(shared_broker, begun, "a")
+    await zombie.append("one")
+    late = await write(shared_broker, fresh, "a")
+    for subject, there in ((begun, ["one"]), (fresh, [])):
+        sealed = await ChunkWriter.seal(shared_broker, subject, "b", ttl=60, deadline=soon())
+        assert sealed == there
+    for writer in (zombie, late):
+        with pytest.raises(Superseded):
+            await writer.append("more")
+
+
 async def test_the_same_attempt_opens_again_without_a_takeover(shared_broker: Broker, request_id: str) -> None:
     subject = text_of(request_id)
     await (await write(shared_broker, subject)).append("one")

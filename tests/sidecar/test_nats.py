@@ -17,6 +17,7 @@ from broker.server import Server
 from broker.subjects import SIDECAR_SHARE, release_hint
 from sidecar.client import SidecarClient
 from sidecar.messages import Owner, Release, Share, decode_releases, encode_releases
+from sidecar.uplink import NAK
 from tests.sidecar.actors import Actor
 from tests.sidecar.conftest import MIB, OWNER, Connect, Sidecar, running
 from tests.waiting import eventually
@@ -67,7 +68,7 @@ async def test_the_items_of_a_killed_worker_are_handed_back(
     killed = time.monotonic()
     worker.kill()
     await eventually(lambda: len(heard) == 2)
-    assert sorted((subject, data) for subject, data, _ in heard) == [("reply.0", b"-NAK"), ("reply.2", b"-NAK")]
+    assert sorted((subject, data) for subject, data, _ in heard) == [("reply.0", NAK), ("reply.2", NAK)]
     assert max(at for _, _, at in heard) - killed < 0.5
 
 
@@ -103,7 +104,7 @@ async def test_wills_outlive_the_daemon_and_an_outage_of_nats(
         heard.append(message.data)
 
     await broker.subscribe_core("reply.item", hear)
-    await eventually(lambda: heard == [b"-NAK"], within=5.0)
+    await eventually(lambda: heard == [NAK], within=5.0)
     await broker.close()
 
 

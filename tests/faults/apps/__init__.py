@@ -1,0 +1,20 @@
+"""Apps of null tasks for faults, and what each must answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from components.null import stream_of, tensor_of
+from cornstalk.tasks.null import NullStream, NullTensor
+from tests.e2e.apps import digest_of
+
+FAULT_APPS: Final = Path(__file__).parent
+
+
+def lineage(text: str, pieces: int = 20) -> dict[str, str]:
+    """The response of lineage.py."""
+    maker = NullTensor(name="maker")
+    tensor = tensor_of(digest_of(maker, text=text, nbytes=50_000), 50_000)
+    talk = stream_of(digest_of(NullStream(name="talker"), text=text, tensors=[tensor]), pieces)
+    return {"text": talk, "echo": stream_of(digest_of(NullStream(name="echo"), text="e"), 0, talk)}
