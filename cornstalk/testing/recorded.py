@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,24 +145,17 @@ def record(
     return recording
 
 
-def _run_loop(main: Callable[[], Any]) -> Recording:
-    """Runs to the end, also inside an async test."""
+def _run_loop(main: Callable[[], Coroutine[Any, Any, Recording]]) -> Recording:
+    """Runs to the end; inside an async test in a thread of its own, for there a loop is running."""
+    if not _in_loop():
+        return asyncio.run(main())
+    with ThreadPoolExecutor(1, "cornstalk.testing") as thread:
+        return thread.submit(asyncio.run, main()).result()
+
+
+def _in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        recording: Recording = asyncio.run(main())
-        return recording
-    done: list[Recording | BaseException] = []
-
-    def work() -> None:
-        try:
-            done.append(asyncio.run(main()))
-        except BaseException as error:
-            done.append(error)
-
-    thread = threading.Thread(target=work, name="cornstalk.testing")
-    thread.start()
-    thread.join()
-    if isinstance(done[0], BaseException):
-        raise done[0]
-    return done[0]
+        return False
+    return True
