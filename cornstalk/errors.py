@@ -27,18 +27,23 @@ from typing import ClassVar, Final
 
 from cornstalk.messages import Error
 
-SAID: Final = 1000
-"""Characters of what another's exception says that go into a message."""
+SAID: Final = 2000
+"""Characters of a message that comes from foreign code."""
+
+
+def sayable(text: str) -> str:
+    """Text that can be stored and sent whatever stands in it: bounded, and without lone surrogates."""
+    text = text[: SAID + 1].encode(errors="backslashreplace").decode()
+    return text if len(text) <= SAID else text[:SAID] + "..."
 
 
 def described(error: BaseException) -> str:
-    """ "KeyError: 'x'": an exception of foreign code, in text that can be stored and sent whatever it says."""
+    """ "KeyError: 'x'": an exception of foreign code."""
     try:
         said = str(error)
     except Exception:
         said = "(its message cannot be read)"
-    said = said if len(said) <= SAID else said[:SAID] + "..."
-    return f"{type(error).__name__}: {said.encode(errors='backslashreplace').decode()}"
+    return f"{type(error).__name__}: {sayable(said)}"
 
 
 class CornstalkError(Exception):
@@ -50,7 +55,7 @@ class CornstalkError(Exception):
 
     def to_message(self) -> Error:
         """The form in which the cause travels to the client."""
-        return Error(code=self.code, message=str(self), retryable=self.retryable)
+        return Error(code=self.code, message=sayable(str(self)), retryable=self.retryable)
 
 
 class BadInput(CornstalkError):
@@ -140,7 +145,7 @@ class EngineError(CornstalkError):
         self.engine_code, self.transient = code, transient
 
     def to_message(self) -> Error:
-        return Error(code=self.engine_code, message=str(self), retryable=self.transient)
+        return Error(code=self.engine_code, message=sayable(str(self)), retryable=self.transient)
 
 
 class AppError(CornstalkError):

@@ -78,16 +78,21 @@ class Apps:
     async def _wait_for_queues(self, record: AppRecord) -> None:
         end = time.monotonic() + QUEUE_WAIT
         for component in record.components:
-            while (stored := await self._components.get(component)) is None or (
-                decode(ComponentRecord, stored.data).state != "active"
-            ):
+            while not await self._has_queue(component, record.name):
                 if time.monotonic() > end:
                     raise Refused(
-                        f"{record.name} is stored, but nobody made the queue of {component}: "
+                        f"{record.name} is stored, but nobody made a queue for its {component}: "
                         "is `python -m dispatcher.operator` running?",
                         retry_after=5.0,
                     )
                 await asyncio.sleep(0.05)
+
+    async def _has_queue(self, component: str, app: str) -> bool:
+        stored = await self._components.get(component)
+        if stored is None:
+            return False
+        record = decode(ComponentRecord, stored.data)
+        return record.state == "active" and app in record.apps
 
     async def _records(self) -> list[AppRecord]:
         entries = await self._apps.entries()

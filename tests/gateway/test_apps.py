@@ -1,0 +1,220 @@
+"""Deploying: who may, what is refused and why, versions, components that apps share, and how they go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from broker.topology import components as queues
+from cornstalk.tasks.null import Null
+from tests.e2e.apps import digest_of
+from tests.gateway.sse import live
+from tests.stack import Stack
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+APP = """
+from pydantic import BaseModel
+from cornstalk import App, CompositeTask, Tensor
+from cornstalk.tasks.null import Null
+
+class Ask(BaseModel):
+    text: str
+    service_ms: float = 0.0
+
+class Reply(BaseModel):
+    digest: str
+    version: str
+
+class Task(CompositeTask):
+    value = Null(name="{component}")
+    def invoke(self, q: Ask) -> Reply:
+        first = self.value(text=q.text, service_ms=q.service_ms).digest
+        if not first:
+            raise RuntimeError
+        return Reply(digest=self.value(text=first).digest, version="{version}")
+
+app = App("{name}", Task())
+"""
+
+
+def source(name: str, component: str, version: str = "1") -> str:
+    return APP.format(name=name, component=component, version=version)
+
+
+def answer(text: str, component: str, version: str = "1") -> dict[str, str]:
+    value = Null(name=component)
+    return {"digest": digest_of(value, text=digest_of(value, text=text)), "version": version}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with Stack(gateways=2) as running:
+        yield running
+
+
+async def deploy(stack: Stack, text: str) -> dict[str, Any]:
+    path = stack.home / "app.py"
+    path.write_text(text)
+    return await stack.deploy(path)
+
+
+async def remove(stack: Stack, name: str) -> dict[str, Any]:
+    response = await stack.clients[1].delete(f"/apps/{name}", headers={"Authorization": f"Bearer {stack.admin}"})
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def users(stack: Stack) -> dict[str, list[str]]:
+    found = (await stack.clients[1].get("/components")).json()["components"]
+    return {c["id"]: c["apps"] for c in found}
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "code"),
+    [
+        (None, 401, "unauthorized"),
+        ("Basic {}", 401, "unauthorized"),
+        ("{}", 401, "unauthorized"),
+        ("Bearer", 403, "forbidden"),
+        ("Bearer wrong", 403, "forbidden"),
+        ("Bearer {}x", 403, "forbidden"),
+        ("Bearer \xe9", 403, "forbidden"),
+    ],
+)
+async def test_only_the_admin_deploys_and_removes(stack: Stack, token: str | None, status: int, code: str) -> None:
+    headers = {} if token is None else {"Authorization": token.format(stack.admin).encode("latin-1")}
+    for method, path in (("POST", "/apps"), ("DELETE", "/apps/any")):
+        response = await stack.clients[0].request(method, path, content=source("any", "any"), headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+        assert ("www-authenticate" in response.headers) == (status == 401)
+    assert (await stack.clients[0].get("/apps")).json() == {"apps": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "code", "line", "said"),
+    [
+        ("", 422, "bad_app", 0, "defines no app"),
+        ("x = 1\ndef f(:\n", 422, "bad_app", 2, "app.py:2"),
+        ("\n\n1 / 0\n", 422, "bad_app", 3, "ZeroDivisionError"),
+        ("import no_such_module\n", 422, "bad_app", 1, "no_such_module"),
+        ("import sys\nsys.exit(1)\n", 422, "bad_app", 2, "SystemExit"),
+        ("raise ValueError('\\ud800' * 5000)\n", 422, "bad_app", 1, "ValueError"),
+        ("class E(Exception):\n    def __str__(self):\n        raise KeyError\nraise E\n", 422, "bad_app", 4, "E: "),
+        ("def f(): f()\nf()\n", 422, "bad_app", 1, "RecursionError"),
+        ("(" * 1000, 422, "bad_app", 1, "parenthes"),
+        ("a\0b", 422, "bad_app", 0, "null bytes"),
+        (b"\xff\xfe", 422, "bad_input", 0, "UTF-8"),
+        (source("Not A Name", "c"), 422, "bad_app", 22, "lower-case letters"),
+        (source("a.b", "c"), 422, "bad_app", 22, "lower-case letters"),
+        (source("ok", "c").replace("q: Ask", "q: str"), 422, "bad_app", 22, "pydantic model"),
+        (source("ok", "c").replace("version: str", "version: Tensor"), 422, "bad_app", 0, "no JSON schema"),
+        ("#" * 300_000, 413, "too_large", 0, "at most 262144 bytes"),
+    ],
+)
+async def test_a_bad_app_file(stack: Stack, text: str | bytes, status: int, code: str, line: int, said: str) -> None:
+    headers = {"Authorization": f"Bearer {stack.admin}"}
+    response = await stack.clients[0].post("/apps", content=text, headers=headers)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error.get("line", 0)) == (status, code, line), error
+    assert said in error["message"]
+    assert len(error["message"]) < 2100
+    assert (await stack.clients[0].get("/apps")).json() == {"apps": []}
+
+
+async def test_a_new_version_serves_new_requests_and_running_ones_end_on_the_old(stack: Stack) -> None:
+    a, b = stack.clients
+    old = await deploy(stack, source("versioned", "versioned", "old"))
+    headers = {"Accept": "text/event-stream", "Cornstalk-Resume-Grace": "30"}
+    body = {"text": "slow", "service_ms": 1500}
+    async with a.stream("POST", "/apps/versioned", json=body, headers=headers) as here:
+        request = here.headers["cornstalk-request"]
+        new = await deploy(stack, source("versioned", "versioned", "new"))
+        assert new["components"] == old["components"]
+        assert new["version"] != old["version"]
+        for client in (a, b):
+            fast = await client.post("/apps/versioned", json={"text": "fast"})
+            assert fast.json()["response"] == answer("fast", "versioned", "new")
+        stack.children["gateway0"].kill()  # what runs on the old version is adopted on the old version
+        stack.children["gateway0"].wait(10)
+    async with b.stream("GET", f"/requests/{request}/events") as there:
+        *_, last = [event async for event in live(there)]
+    assert last["data"]["response"] == answer("slow", "versioned", "old")
+    stack.children["gateway0"].start()
+    await stack.wait_ready(0)
+    listed = (await a.get("/apps")).json()["apps"]
+    assert [(app["name"], app["version"]) for app in listed] == [("versioned", new["version"])]
+    assert listed[0]["request"]["properties"].keys() == {"text", "service_ms"}
+    await remove(stack, "versioned")
+
+
+async def test_two_apps_share_a_component_and_the_last_one_takes_it_along(stack: Stack) -> None:
+    one, two = await deploy(stack, source("one", "shared")), await deploy(stack, source("two", "shared"))
+    assert one["components"] == two["components"]
+    (component,) = one["components"]
+    assert sum(name.startswith(component) for name in stack.children) == 2
+    assert (await users(stack))[component] == ["one", "two"]
+    assert (await queues(stack.broker)).count(component) == 1
+    for name in ("one", "two"):
+        response = await stack.clients[0].post(f"/apps/{name}", json={"text": name})
+        assert response.json()["response"] == answer(name, "shared")
+
+    assert (await remove(stack, "one"))["drains"] == []
+    assert (await stack.clients[0].post("/apps/one", json={"text": "x"})).status_code == 404
+
+    async def is_of_two() -> bool:
+        return (await users(stack))[component] == ["two"]
+
+    await eventually(is_of_two, within=5)
+    response = await stack.clients[1].post("/apps/two", json={"text": "still"})
+    assert response.json()["response"] == answer("still", "shared")
+
+    slow = asyncio.create_task(stack.clients[0].post("/apps/two", json={"text": "last", "service_ms": 2000}))
+    await eventually(lambda: _in_flight(stack, component), within=5)
+    assert (await remove(stack, "two"))["drains"] == [component]
+    assert (await stack.clients[1].post("/apps/two", json={"text": "x"})).json()["error"]["code"] == "unknown_app"
+    assert component in await queues(stack.broker)
+    assert (await slow).json()["response"] == answer("last", "shared")
+
+    async def is_gone() -> bool:
+        return component not in await users(stack) and component not in await queues(stack.broker)
+
+    await eventually(is_gone, within=10)
+
+
+async def _in_flight(stack: Stack, component: str) -> bool:
+    found = (await stack.clients[0].get("/components")).json()["components"]
+    return bool(next(c for c in found if c["id"] == component)["in_flight"]["interactive"])
+
+
+async def test_what_was_removed_can_be_deployed_again(stack: Stack) -> None:
+    (component,) = (await deploy(stack, source("again", "again")))["components"]
+    await remove(stack, "again")
+
+    async def is_gone() -> bool:
+        return component not in await users(stack)
+
+    await eventually(is_gone, within=10)
+    for child in (c for n, c in stack.children.items() if n.startswith(component)):
+        child.kill()
+        child.wait(10)
+        child.start()
+    await deploy(stack, source("again", "again", "2"))
+    response = await stack.clients[0].post("/apps/again", json={"text": "new"})
+    assert response.json()["response"] == answer("new", "again", "2")
+
+
+async def test_names_are_taken_as_they_are(stack: Stack) -> None:
+    for name in ("a", "0", "a-b_c", "x" * 64):
+        await deploy(stack, source(name, "named"))
+        response = await stack.clients[1].post(f"/apps/{name}", json={"text": name})
+        assert response.json()["response"] == answer(name, "named")
+    assert [app["name"] for app in (await stack.clients[0].get("/apps")).json()["apps"]][:2] == ["0", "a"]
+    missing = await stack.clients[0].delete("/apps/nobody", headers={"Authorization": f"Bearer {stack.admin}"})
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_app")

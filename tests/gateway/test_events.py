@@ -1,0 +1,126 @@
+"""What clients are told of streams whose node ran again, was taken over or purged: each piece once, or an error."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from broker.chunks import ChunkWriter
+from broker.connection import Broker
+from broker.facts import Facts
+from broker.subjects import accepted, chunk, end, finish
+from cornstalk.messages import Accepted, End, Finish, StreamRef, encode
+from gateway.events import Event, events
+
+NODE = "node"
+
+
+class Story:
+    """A request as it is stored: pieces of its one stream by generation, its Ends and its Finish."""
+
+    def __init__(self, broker: Broker, request: str) -> None:
+        self.broker, self.request, self.facts = broker, request, Facts(broker)
+        self.deadline = time.time() + 60
+        self.seqs: list[int] = []
+
+    async def begin(self) -> Story:
+        fact = Accepted(request=self.request, tenant="t", app="a", app_version="v", deadline=self.deadline)
+        await self._put(accepted(self.request), fact)
+        return self
+
+    async def pieces(self, gen: int, attempt: str, *pieces: Any, takeover: bool = False) -> None:
+        subject = chunk(self.request, NODE, gen, "text")
+        writer = await ChunkWriter.open(
+            self.broker, subject, attempt, ttl=60, deadline=self.deadline, fresh=not takeover
+        )
+        for piece in pieces:
+            self.seqs.append(await writer.append(piece))
+
+    async def done(self, gen: int, total: int) -> Finish:
+        ended = End(node=NODE, gen=gen, attempt="x", outcome="done", outputs={"text": total})
+        await self._put(end(self.request, NODE, gen), ended)
+        last = Finish(status="done", response={"parts": [StreamRef(self.request, NODE, gen, "text")], "plain": 1})
+        await self._put(finish(self.request), last)
+        return last
+
+    async def told(self, last: Finish, after: int = 0) -> list[Event]:
+        media = {"parts.0": "audio/x"}
+        return [e async for e in events(self.broker, self.facts, last, self.request, media, after)]
+
+    async def _put(self, subject: str, fact: Any) -> None:
+        await self.facts.put(subject, encode(fact), deadline=self.deadline, ttl=60)
+
+
+@pytest.fixture
+async def story(shared_broker: Broker, request_id: str) -> Story:
+    return await Story(shared_broker, request_id).begin()
+
+
+def chunks(found: list[Event]) -> list[Any]:
+    return [e.data["data"] for e in found if e.kind == "chunk"]
+
+
+async def test_pieces_in_order_and_the_plain_fields_at_the_end(story: Story) -> None:
+    await story.pieces(0, "a", "one ", "two ", "three")
+    *pieces, last = await story.told(await story.done(0, 3))
+    assert [(e.seq, e.data["data"]) for e in pieces] == list(zip(story.seqs, ["one ", "two ", "three"], strict=True))
+    assert pieces[0].data == {
+        "field": "parts.0",
+        "node": NODE,
+        "output": "text",
+        "n": 0,
+        "data": "one ",
+        "media_type": "audio/x",
+    }
+    assert (last.kind, last.seq, last.data["response"]) == ("end", 0, {"parts": [], "plain": 1})
+    assert last.data["streams"] == {"parts.0": {"node": NODE, "output": "text"}}
+
+
+async def test_a_takeover_is_not_seen(story: Story) -> None:
+    await story.pieces(0, "a", "one ", "two ")
+    await story.pieces(0, "b", "three", takeover=True)
+    assert chunks(await story.told(await story.done(0, 3))) == ["one ", "two ", "three"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (["ab", "cd"], ["abc", "def", "g"], ["ab", "cd", "ef", "g"]),
+        (["abcdef"], ["ab", "cd", "efgh"], ["abcdef", "gh"]),
+        (["ab"], ["ab", "cd"], ["ab", "cd"]),
+        ([b"\x01\x02\x03"], [b"\x01", b"\x02\x03\x04"], [b"\x01\x02\x03", b"\x04"]),
+        ([[1, 2], [3]], [[1], [2, 3, 4], [5]], [[1, 2], [3], [4], [5]]),
+    ],
+)
+async def test_a_node_that_ran_again_says_nothing_twice(
+    story: Story, first: list[Any], second: list[Any], expected: list[Any]
+) -> None:
+    await story.pieces(0, "a", *first)
+    await story.pieces(1, "b", *second)
+    last = await story.done(1, len(second))
+    assert chunks(await story.told(last)) == expected
+    for count in range(1, len(first) + 1):  # a client that left after that many pieces, and comes back
+        assert chunks(await story.told(last, story.seqs[count - 1])) == expected[count:]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+async def test_what_was_purged_is_an_error(story: Story, after: int) -> None:
+    await story.pieces(0, "a", "one", "two")
+    last = await story.done(0, 2)
+    await story.facts.purge(story.request)
+    (event,) = await story.told(last, after and story.seqs[0])
+    assert (event.kind, event.data["status"], event.data["error"].code) == ("error", "done", "gone")
+
+
+async def test_chunks_that_are_missing_are_an_error(story: Story) -> None:
+    await story.pieces(0, "a", "one", "two")
+    *pieces, last = await story.told(await story.done(0, 3))
+    assert chunks(pieces) == ["one", "two"]
+    assert (last.kind, last.data["error"].code) == ("error", "gone")
+
+
+async def test_a_stream_without_a_piece(story: Story) -> None:
+    (last,) = await story.told(await story.done(0, 0))
+    assert last.kind == "end"
