@@ -22,6 +22,7 @@ from dispatcher.leader import SoftLeader
 from dispatcher.publisher import Publisher
 from dispatcher.purge import Purger
 from dispatcher.recovery import Recovery
+from dispatcher.releases import Releases
 
 log = logging.getLogger("dispatcher")
 
@@ -51,15 +52,16 @@ class Service:
         facts = Facts(broker)
         publisher = Publisher(broker, facts)
         self._deadlines = Deadlines(facts, publisher)
-        self._purger = Purger(facts, config.grace)
+        self._releases = Releases(broker)
+        self._purger = Purger(facts, config.grace, self._releases)
         self._recovery = Recovery(broker, facts, self._deadlines, self._purger)
-        self._dispatcher = Dispatcher(broker, facts, publisher, self._deadlines, self._purger)
+        self._dispatcher = Dispatcher(broker, facts, publisher, self._deadlines, self._purger, self._releases)
         self._leader = SoftLeader(broker, self._become)
         self._pulling = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; raises what ended a part of it."""
-        await self._dispatcher.releases.start()
+        await self._releases.start()
         services = (self._deadlines, self._purger, self._recovery, self._leader)
         parts = [asyncio.create_task(service.run()) for service in services]
         stopping = asyncio.create_task(stop.wait())
@@ -74,6 +76,7 @@ class Service:
             await asyncio.gather(*parts, stopping, return_exceptions=True)
             await self._leader.resign()
             await self._dispatcher.close(DRAIN)
+            await self._releases.close()
 
     async def _become(self, active: bool) -> None:
         pulls = self._dispatcher.pulls

@@ -34,13 +34,18 @@ class Dispatcher:
     """
 
     def __init__(
-        self, broker: Broker, facts: Facts, publisher: Publisher, deadlines: Deadlines, purger: Purger
+        self,
+        broker: Broker,
+        facts: Facts,
+        publisher: Publisher,
+        deadlines: Deadlines,
+        purger: Purger,
+        releases: Releases,
     ) -> None:
-        self._publisher, self._deadlines, self._purger = publisher, deadlines, purger
+        self._publisher, self._deadlines, self._purger, self._releases = publisher, deadlines, purger, releases
         self._cache = StateCache(facts)
         self._held = Held(publisher)
         self._dead_letters = DeadLetters(broker, publisher)
-        self.releases = Releases(broker)
         self.pulls = PullLoop(broker, RUNS, DISPATCH, self.handle, credits=CREDITS)
 
     async def handle(self, delivery: Delivery) -> None:
@@ -73,7 +78,7 @@ class Dispatcher:
 
     def _after(self, request: str, state: State, fact: Fact) -> None:
         """What need not be done before the ack: hints, and timers that are rebuilt from the log."""
-        self.releases.add(request, state, releasable(state, fact))
+        self._releases.add(request, state, releasable(state, fact))
         if isinstance(fact, Accepted) and state.finish is None:
             self._deadlines.add(request, fact.deadline)
         elif isinstance(fact, Finish):
@@ -85,4 +90,3 @@ class Dispatcher:
         await self.pulls.stop()
         await self.pulls.join(timeout)
         await self._held.close()
-        await self.releases.close()

@@ -9,6 +9,7 @@ from typing import Final
 
 from broker.errors import BrokerError
 from broker.facts import Facts
+from dispatcher.releases import Releases
 from dispatcher.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -22,12 +23,13 @@ AGAIN: Final = 5.0
 class Purger:
     """Purges each finished request after `grace` seconds, or its own resume grace if that is longer.
 
-    `run.<r>.end` stays as tombstone until its TTL. The list is memory only, rebuilt from the stored ends when a
-    dispatcher becomes active (recovery.py); what is never purged goes by TTL.
+    Its tensors are released once more then: the first release was a hint that may have been lost, and an attempt that
+    came late may have committed after it. `run.<r>.end` stays as tombstone until its TTL. The list is memory only,
+    rebuilt from the stored ends when a dispatcher becomes active (recovery.py); what is never purged goes by TTL.
     """
 
-    def __init__(self, facts: Facts, grace: float) -> None:
-        self._facts, self._grace = facts, grace
+    def __init__(self, facts: Facts, grace: float, releases: Releases) -> None:
+        self._facts, self._grace, self._releases = facts, grace, releases
         self._timers = Timers()
 
     def add(self, request: str, resume_grace: float, finished: float | None = None) -> None:
@@ -40,6 +42,7 @@ class Purger:
         """Until cancelled."""
         while True:
             request = await self._timers.due()
+            self._releases.whole(request)
             try:
                 await self._facts.purge(request)
             except BrokerError as error:

@@ -51,13 +51,19 @@ class Releases:
         for release in releases:
             if release.node:
                 end = state.ends[release.node, release.gen]
-                hosts: Iterable[str] = {e.host for e in extensions(end.outputs) if isinstance(e, Ref)}
-                hint = messages.Release(request, release.node, release.gen)
+                hosts = {e.host for e in extensions(end.outputs) if isinstance(e, Ref)}
+                self._hint(hosts, messages.Release(request, release.node, release.gen))
             else:
-                hosts, hint = self._known(), messages.Release(request)
-            for host in hosts:
-                if len(self._pending) < MAX_PENDING:
-                    self._pending[host, hint] = None
+                self.whole(request)
+
+    def whole(self, request: str) -> None:
+        """All tensors of a request, on every host that is known. Returns at once."""
+        self._hint(self._known(), messages.Release(request))
+
+    def _hint(self, hosts: Iterable[str], hint: messages.Release) -> None:
+        for host in hosts:
+            if len(self._pending) < MAX_PENDING:
+                self._pending[host, hint] = None
         if self._pending and (self._flushing is None or self._flushing.done()):
             self._flushing = asyncio.create_task(self._flush_soon())
 

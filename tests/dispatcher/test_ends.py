@@ -86,3 +86,26 @@ async def test_sidecars_are_told_which_tensors_nobody_needs(bench: Bench) -> Non
         await bench.broker.publish_core(SIDECAR_SHARE, encode(Share(host, 1, 1, 1)))
     await bench.finish(request)
     await eventually(lambda: Release(request) in heard["h1"] and heard["h2"] == [Release(request)])
+
+
+async def test_who_purges_a_request_releases_its_tensors_once_more(bench: Bench) -> None:
+    """The first release may have died with its dispatcher, or a late attempt may have committed after it."""
+    heard: list[Release] = []
+
+    async def on_hint(message: Message) -> None:
+        heard.extend(decode_releases(message.data))
+
+    first, _ = await bench.two_dispatchers("--grace", "3")
+    request = await bench.accept()
+    await bench.finish(request)
+    await bench.acked()
+    first.kill()
+    await first.gone()
+    await bench.broker.subscribe_core(release_hint("h1"), on_hint)
+
+    async def purged() -> bool:
+        await bench.broker.publish_core(SIDECAR_SHARE, encode(Share("h1", 1, 1, 1)))
+        return await gone(bench, request)
+
+    await eventually(purged, within=8.0)
+    await eventually(lambda: heard == [Release(request)])
