@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any, Generic
+from typing import Any, Generic, get_origin
 
 from pydantic import BaseModel
 
@@ -52,7 +52,8 @@ class Reading(Generic[R]):
         pieces = self._pieces.get(source)
         if not pieces:
             hint = type_at(self._model, path)
-            return b"" if hint is bytes else "" if hint in (str, None) else []
+            kind = get_origin(hint) or hint
+            return kind() if kind in (str, bytes, list) else ""
         if isinstance(pieces[0], list):
             return [element for piece in pieces for element in piece]
         return pieces[0][:0].join(pieces)
