@@ -116,8 +116,8 @@ class Executor:
         return (store.results()[extension.node].outputs or {})[extension.output]
 
     async def _outputs(self, store: Store, node: Node, task: UnitTask, inputs: dict[str, Any]) -> dict[str, Any]:
-        result = self._fakes.call(task, inputs)
         await self._turns.turn(node.id)
+        result = self._fakes.call(task, inputs)
         if hasattr(result, "__aiter__"):
             given = await self._streamed(store, node, task, result)
         else:
