@@ -1,17 +1,20 @@
-"""Cornstalk: any-to-any multimodal models as independently scaled components. What an app imports."""
+"""Cornstalk: any-to-any multimodal models as independently scaled components. What an app imports.
+
+Names are imported when they are used: `cornstalk --help` needs none of them, and apps and services do without the HTTP
+library of the clients.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from cornstalk.app import App
-from cornstalk.chance import new_id, now, rng
-from cornstalk.errors import TaskError
-from cornstalk.pending import wait
-from cornstalk.serving import LiveStream, chunks
-from cornstalk.task import CompositeTask, UnitTask
-from cornstalk.types import Audio, Pcm, Stream, Tensor, Upload
-
 if TYPE_CHECKING:
+    from cornstalk.app import App
+    from cornstalk.chance import new_id, now, rng
     from cornstalk.client import AsyncClient, Client
+    from cornstalk.errors import TaskError
+    from cornstalk.pending import wait
+    from cornstalk.serving import LiveStream, chunks
+    from cornstalk.task import CompositeTask, UnitTask
+    from cornstalk.types import Audio, Pcm, Stream, Tensor, Upload
 
 __all__ = [
     "App",
@@ -33,11 +36,36 @@ __all__ = [
     "wait",
 ]
 
+if not TYPE_CHECKING:  # type checkers would take any name for one that is here
+    _MODULE_OF = {
+        "App": "app",
+        "AsyncClient": "client",
+        "Audio": "types",
+        "Client": "client",
+        "CompositeTask": "task",
+        "LiveStream": "serving",
+        "Pcm": "types",
+        "Stream": "types",
+        "TaskError": "errors",
+        "Tensor": "types",
+        "UnitTask": "task",
+        "Upload": "types",
+        "chunks": "serving",
+        "new_id": "chance",
+        "now": "chance",
+        "rng": "chance",
+        "wait": "pending",
+    }
 
-def __getattr__(name: str) -> Any:
-    """The clients are imported when they are used: apps and services do without an HTTP library."""
-    if name in ("AsyncClient", "Client"):
-        import cornstalk.client
+    def __getattr__(name: str) -> Any:
+        """Imports a name at its first use."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'cornstalk' has no attribute {name!r}")
+        from importlib import import_module
 
-        return getattr(cornstalk.client, name)
-    raise AttributeError(f"module 'cornstalk' has no attribute {name!r}")
+        found = getattr(import_module(f"cornstalk.{_MODULE_OF[name]}"), name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,43 @@
+"""What starting the command costs: it is run by hand, and by scripts in loops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import cornstalk
+from tests.cli.tool import argv, environment
+
+HEAVY = ("pydantic", "httpx", "msgspec", "fastapi", "numpy", "nats", "psutil", "uvloop", "uvicorn", "torch")
+HELP_WITHIN = 0.3
+"""Seconds of processor: what the clock says where nothing else runs."""
+
+
+def cpu_seconds(args: list[str]) -> float:
+    with subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.parametrize("args", [["--help"], ["invoke", "--help"], ["status", "--help"]])
+def test_help_is_quick(args: list[str]) -> None:
+    assert min(cpu_seconds(argv(*args)) for _ in range(3)) < HELP_WITHIN
+
+
+def test_help_imports_nothing_that_only_a_command_needs() -> None:
+    code = "import sys, cornstalk.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert set(done.stdout.split()).isdisjoint(HEAVY)
+
+
+def test_every_public_name_is_found_when_it_is_used() -> None:
+    for name in cornstalk.__all__:
+        assert getattr(cornstalk, name) is not None
+        assert name in dir(cornstalk)
+    with pytest.raises(AttributeError, match="no attribute 'Nope'"):
+        cornstalk.Nope  # type: ignore[attr-defined]  # noqa: B018
