@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from broker.topology import components as queues
 from cornstalk.tasks.null import Null
-from tests.e2e.apps import digest_of
+from tests.e2e.apps import APPS, digest_of
 from tests.gateway.sse import live
 from tests.stack import Stack
 from tests.waiting import eventually
@@ -218,3 +218,29 @@ async def test_names_are_taken_as_they_are(stack: Stack) -> None:
     assert [app["name"] for app in (await stack.clients[0].get("/apps")).json()["apps"]][:2] == ["0", "a"]
     missing = await stack.clients[0].delete("/apps/nobody", headers={"Authorization": f"Bearer {stack.admin}"})
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_app")
+
+
+async def test_a_request_model_of_any_kind_is_taken_or_refused_at_the_door(stack: Stack) -> None:
+    await stack.deploy(APPS / "odd.py")
+    client = stack.clients[0]
+    for body in ({"text": "x"}, {"Text": "x"}):
+        assert (await client.post("/apps/odd", json=body)).json()["response"] == {
+            "digest": digest_of(Null(name="value"), text="x")
+        }
+    for field, said in (
+        ("doubled", "changes 'doubled' each time"),
+        ("broken", "validator of its request model raised KeyError"),
+    ):
+        response = await client.post("/apps/odd", json={"text": "x", field: 1})
+        assert (response.status_code, response.json()["error"]["code"]) == (422, "bad_app")
+        assert said in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["raise", "answer", "ask"])
+async def test_what_user_code_says_is_told_whatever_it_is(stack: Stack, text: str) -> None:
+    await stack.deploy(APPS / "odd.py")
+    response = await stack.clients[0].post("/apps/odd", json={"text": text}, headers={"Cornstalk-Deadline": "10"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (500, "app_failed")
+    assert "ud800" in error["message"]
+    assert len(error["message"]) < 2200
