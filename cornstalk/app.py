@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from cornstalk.errors import AppError, BadInput, described
+from cornstalk.lint import Finding, lint
 from cornstalk.task import CompositeTask, UnitTask, pending_result
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
@@ -45,6 +46,8 @@ class App:
             raise AppError(f"app {name!r}: the second argument is a CompositeTask or an async function, got {got}")
         self.version = ""
         """12 hex digits of its source; empty outside `load_app`."""
+        self.warnings: tuple[Finding, ...] = ()
+        """What `lint` says about its source."""
         self.request_model, self.response_model = _models(name, self.task, self.serve or self.task.invoke)
 
     def components(self) -> dict[str, UnitTask]:
@@ -126,7 +129,7 @@ def _model(hint: Any, what: str) -> type[BaseModel]:
 def load_app(source: str, name_hint: str = "app") -> App:
     """Runs the source of an app file in a module of its own and returns its `app`. `name_hint` is its file's name.
 
-    Equal sources have equal versions. Raises AppError with the line.
+    Equal sources have equal versions. Raises AppError with the line, also for what `lint` calls an error.
     """
     version = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
     stem = name_hint.rpartition("/")[2].removesuffix(".py") or "app"
@@ -136,7 +139,9 @@ def load_app(source: str, name_hint: str = "app") -> App:
     sys.modules[module.__name__] = module  # types in annotations are looked up there
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
     try:
-        exec(compile(source, filename, "exec"), module.__dict__)
+        code = compile(source, filename, "exec")
+        warnings = _warnings(source, stem)
+        exec(code, module.__dict__)
         app = _found(module, stem)
     except BaseException as error:
         del sys.modules[module.__name__], linecache.cache[filename]
@@ -147,8 +152,16 @@ def load_app(source: str, name_hint: str = "app") -> App:
         line = _line(error, filename)
         where = f"{stem}.py:{line}" if line else f"{stem}.py"
         raise AppError(f"{where}: {_what(error)}", line) from error
-    app.version = version
+    app.version, app.warnings = version, warnings
     return app
+
+
+def _warnings(source: str, stem: str) -> tuple[Finding, ...]:
+    findings = lint(source)
+    for finding in findings:
+        if finding.severity == "error":
+            raise AppError(f"{stem}.py:{finding.line}: {finding.message}", finding.line)
+    return tuple(findings)
 
 
 def _found(module: types.ModuleType, stem: str) -> App:
