@@ -21,6 +21,8 @@ from sidecar.daemon import Daemon
 from sidecar.errors import StartFailed
 from sidecar.uplink import Uplink
 
+log = logging.getLogger(__name__)
+
 DEFAULT_BYTES: Final = 1 << 30
 
 
@@ -75,6 +77,8 @@ async def _end(task: asyncio.Task[Any]) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait((task,), timeout=0.1)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("at the end: %s", type(error).__name__)
 
 
 def main() -> int:

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 STALE: Final = 30.0
 """Seconds after which the server has redelivered an item by itself, so that its -NAK is dropped."""
+LOST: Final = (BrokerError, OSError, RuntimeError)
+"""RuntimeError: the NATS client writes to a transport that uvloop has closed. No outage of NATS may end the daemon."""
 MAX_NAKS: Final = 65536
 NAK: Final = b'-NAK {"delay": 50000000}'
 """After 50 ms: by then the server has seen that the connection of the dead is closed, and gives it nothing more."""
@@ -48,11 +50,12 @@ class Uplink:
         while True:
             broker = await self._connect(name)
             try:
-                await self._serve(broker, daemon)
-            except BrokerError as error:
+                try:
+                    await self._serve(broker, daemon)
+                finally:
+                    await broker.close()
+            except LOST as error:
                 log.warning("NATS: %s; connecting again", type(error).__name__)
-            finally:
-                await broker.close()
 
     async def _serve(self, broker: Broker, daemon: Daemon) -> None:
         async def released(message: Message) -> None:
@@ -79,7 +82,7 @@ class Uplink:
         while True:
             try:
                 return await Broker.from_env(name)
-            except (BrokerError, OSError) as error:
+            except LOST as error:
                 if not told:
                     log.warning("no NATS yet (%s): local clients are served, last wills wait", type(error).__name__)
                 told = True
