@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from cornstalk import AsyncClient
 from tests.e2e.apps import APPS
-from tests.stack import Stack
+from tests.stack import ROOT, Stack
 
 
 def urls_of(stack: Stack) -> list[str]:
@@ -26,4 +28,22 @@ async def stack() -> AsyncIterator[Stack]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(urls_of(stack), admin_token=stack.admin) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A stack on which examples/spoken_answer.py is deployed, with stand-ins for its models."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "standin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.0\n")
+    tasks = "".join(f"standin:{name} = standin:Engine\n" for name in ("Whisper", "LLM", "TextToSpeech"))
+    (info / "entry_points.txt").write_text(f"[cornstalk.engines]\n{tasks}")
+    example = (ROOT / "examples" / "spoken_answer.py").read_text()
+    app = site / "spoken_answer.py"
+    app.write_text(example.replace("from cornstalk.tasks import", "from standin import"))
+    path = ":".join(map(str, (ROOT, Path(__file__).parent / "standin", site)))
+    async with Stack(gateways=2, dispatchers=1, replicas=1, env={"PYTHONPATH": path}) as running:
+        await running.deploy(app)
         yield running
