@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import asdict
-
 from broker.errors import RequestEnded
 from broker.facts import Facts
-from broker.subjects import parse_run
 from cornstalk.errors import UnknownRequest
 from cornstalk.graph import State
-from cornstalk.messages import FACTS, Error, Finish, StreamRef, Try, decode
+from cornstalk.messages import Error, Finish, StreamRef
+from gateway.history import History
 from gateway.values import Values
 
 STATUS_OF = {"cancelled": 499, "expired": 504}
@@ -23,20 +21,17 @@ def unknown(request: str) -> UnknownRequest:
     return UnknownRequest(f"no request {request} is stored: it was never accepted, or it was purged", "request")
 
 
-async def read_state(facts: Facts, request: str) -> tuple[State, dict[tuple[str, int], int], int]:
-    """The stored facts of a request folded, starts of suspects by (node, gen), and how many facts there are."""
-    state = State()
-    tries: dict[tuple[str, int], int] = {}
-    log = await facts.read(request)
-    for stored in log.messages:
-        kind = FACTS[parse_run(stored.subject).kind]
-        fact = decode(kind, stored.data)
-        state.add(fact, stored.seq)
-        if isinstance(fact, Try):
-            tries[fact.node, fact.gen] = tries.get((fact.node, fact.gen), 0) + 1
-    if state.accepted is None and state.finish is None:
+async def read_history(facts: Facts, request: str) -> History:
+    """Everything that is stored of a request. Raises UnknownRequest."""
+    history = History(await facts.read(request))
+    if history.state.accepted is None and history.state.finish is None:
         raise unknown(request)
-    return state, tries, len(log.messages)
+    return history
+
+
+async def read_state(facts: Facts, request: str) -> State:
+    """The stored facts of a request, folded. Raises UnknownRequest."""
+    return (await read_history(facts, request)).state
 
 
 async def whole_response(values: Values, state: State, response: Any) -> Any:
@@ -92,36 +87,19 @@ def failure(request: str, finish: Finish) -> tuple[int, dict[str, Any]]:
 
 async def describe(values: Values, facts: Facts, request: str) -> dict[str, Any]:
     """GET /requests/{id}: where the request stands, node by node. Raises UnknownRequest, UploadGone."""
-    state, tries, count = await read_state(facts, request)
-    finish, accepted = state.finish, state.accepted
+    history = await read_history(facts, request)
+    finish, accepted = history.state.finish, history.state.accepted
     body: dict[str, Any] = {
         "request": request,
         "app": accepted.app if accepted else "",
         "status": finish.status if finish else "running",
         "times": (finish.times if finish else {}) or ({"accepted": accepted.accepted_at} if accepted else {}),
-        "facts": count,
-        "nodes": [_node(state, token, tries) for token in state.nodes if token not in state.cuts],
+        "facts": history.facts,
+        "cuts": len(history.state.cuts),
+        "nodes": history.nodes(),
     }
     if finish is not None and finish.status == "done":
         body["response"] = await values.loaded(without_streams(finish.response))
     elif finish is not None:
         body["error"] = finish.error
     return body
-
-
-def _node(state: State, token: str, tries: dict[tuple[str, int], int]) -> dict[str, Any]:
-    node, gen, end = state.nodes[token], state.gen(token), state.current_end(token)
-    about: dict[str, Any] = {
-        "id": node.id,
-        "node": token,
-        "component": node.component,
-        "line": node.line,
-        "gen": gen,
-        "restarts": tries.get((token, gen), 0),
-        "outcome": end.outcome if end else "",
-    }
-    if end is not None:
-        about |= {"worker": end.worker, "usage": asdict(end.usage), "times": asdict(end.times)}
-        if end.error is not None:
-            about["error"] = end.error
-    return about

@@ -67,7 +67,7 @@ async def events(
     finish = run if isinstance(run, Finish) else await run.finished()
     try:
         if finish.status == "done" and not _whole(run, finish, told):
-            state, _, _ = await read_state(facts, request)
+            state = await read_state(facts, request)
             _check_whole(state, finish, told)
         yield await last_event(Values(broker, request), request, finish)
     except (RequestEnded, UploadGone) as gone:

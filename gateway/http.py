@@ -110,7 +110,7 @@ async def status(request_id: str, request: Request) -> Response:
 async def resume(request_id: str, request: Request) -> Response:
     """SSE from after `Last-Event-ID` on. Takes over an unfinished request whose gateway has died."""
     service = service_of(request)
-    state, _, _ = await read_state(service.facts, _id(request_id))
+    state = await read_state(service.facts, _id(request_id))
     app = None
     if state.accepted is not None:
         app = await service.apps.version(state.accepted.app, state.accepted.app_version)
@@ -147,7 +147,7 @@ async def _answered(service: Service, request_id: str, request: Request) -> Resp
         if finish.status != "done":
             status_code, body = failure(request_id, finish)
             return json_response(body, status_code, headers)
-        state, _, _ = await read_state(service.facts, request_id)
+        state = await read_state(service.facts, request_id)
         response = await whole_response(Values(service.broker, request_id), state, finish.response)
         return json_response(answer(request_id, finish, response), 200, headers)
 
