@@ -37,6 +37,7 @@ class App:
             raise AppError(f"app name {name[:64]!r}: lower-case letters, digits, '-' and '_', at most 64")
         self.name = name
         self.serve: Serve | None = None
+        self.task: CompositeTask
         if inspect.iscoroutinefunction(task):
             self.serve, self.task = task, _Served(task)
         elif isinstance(task, CompositeTask):

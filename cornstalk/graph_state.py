@@ -19,6 +19,7 @@ class State:
     """
 
     __slots__ = (
+        "_results",
         "accepted",
         "cancel",
         "closed",
@@ -50,6 +51,7 @@ class State:
         self.cancel: Cancel | None = None
         self.finish: Finish | None = None
         self.seq = 0  # highest RUNS sequence folded
+        self._results: dict[str, tuple[int, End]] | None = None  # made when asked for, until an End or a cut comes
 
     def add(self, fact: Fact, seq: int = 0) -> None:
         """Fold one stored fact. `seq` is its sequence in RUNS."""
@@ -70,6 +72,7 @@ class State:
 
     def _add_end(self, end: End, seq: int) -> None:
         key = (end.node, end.gen)
+        self._results = None
         self.ends.setdefault(key, end)
         self.seqs[key] = max(seq, self.seqs.get(key, 0))
         if end.outcome == "lost":
@@ -80,6 +83,7 @@ class State:
         if graph.index in self.graphs:
             return
         self.graphs[graph.index] = graph
+        self._results = None
         self.closed = self.closed or graph.closed
         self.cuts.update(graph.cuts)
         for node in graph.nodes:
@@ -135,6 +139,11 @@ class State:
         A node that has been `done` stays so while a lost tensor of it is recomputed: values come from its first `done`
         End, whose sequence is given; tensors and stream totals from the newest generation that has them.
         """
+        if self._results is None:
+            self._results = self._known()
+        return self._results
+
+    def _known(self) -> dict[str, tuple[int, End]]:
         known: dict[str, tuple[int, End]] = {}
         for token in self.nodes.keys() - self.cuts:
             end = self.current_end(token)

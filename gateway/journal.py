@@ -45,6 +45,7 @@ class Journal:
         self.state: State = following.state
         self.values = Values(broker, accepted.request, accepted.deadline)
         self._storing = asyncio.Lock()
+        self._results: dict[str, tuple[End, Result]] = {}
 
     def nodes(self, path: str) -> list[Node]:
         """The log of one composite call and of what it calls, without cut nodes."""
@@ -65,10 +66,7 @@ class Journal:
     async def results(self) -> dict[str, Result]:
         """What is known of each node, with the values of finished streams read from the log."""
         await self._following.gap_free()
-        return {
-            token: Result(seq=seq, outputs=await self._outputs(token, end), error=_failure(end))
-            for token, (seq, end) in self.state.results().items()
-        }
+        return {token: await self._result(token, seq, end) for token, (seq, end) in self.state.results().items()}
 
     async def changed(self) -> None:
         """Returns when something was stored since the caller last looked at `state` without waiting in between."""
@@ -101,6 +99,13 @@ class Journal:
         )
         crash_at("driver.finished")
         self._following.add(decode(Finish, put.data), put.seq)
+
+    async def _result(self, token: str, seq: int, end: End) -> Result:
+        made = self._results.get(token)
+        if made is None or made[0] is not end:
+            result = Result(seq=seq, outputs=await self._outputs(token, end), error=_failure(end))
+            made = self._results[token] = (end, result)
+        return made[1]
 
     async def _outputs(self, token: str, end: End) -> dict[str, Any] | None:
         if end.outcome != "done":

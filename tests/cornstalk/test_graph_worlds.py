@@ -47,7 +47,7 @@ def test_order_and_duplicates_do_not_matter(passes: list[Graph], seed: int, faul
 
 
 def _said(state: State) -> dict[str, Any]:
-    said = {name: getattr(state, name) for name in State.__slots__}
+    said = {name: getattr(state, name) for name in State.__slots__ if not name.startswith("_")}
     said["consumers"] = {producer: set(consumers) for producer, consumers in state.consumers.items()}
     said["log"] = state.log_nodes()
     said["results"] = state.results()
