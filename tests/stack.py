@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,10 +31,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """Below the ports that the system gives to outgoing connections: a child that restarts must find it free again."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass

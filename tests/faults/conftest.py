@@ -18,6 +18,6 @@ FAST = {"CORNSTALK_ACK_WAIT": "2", "CORNSTALK_GRACE": "3"}
 async def stack() -> AsyncIterator[Stack]:
     """Two gateways, two dispatchers, two workers a component, the null apps deployed."""
     async with Stack(gateways=2, env=FAST) as running:
-        for path in (APPS / "one.py", APPS / "chain.py", FAULT_APPS / "lineage.py"):
+        for path in (APPS / "one.py", APPS / "chain.py", FAULT_APPS / "lineage.py", FAULT_APPS / "turns.py"):
             await running.deploy(path)
         yield running

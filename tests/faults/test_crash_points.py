@@ -17,11 +17,12 @@ from typing import Final
 import httpx
 import pytest
 
-from broker.subjects import DRIVE
 from broker.topology import remove_component
 from tests.e2e.apps import chain, one
+from tests.faults.apps import lineage, turns
 from tests.faults.client import Answer, ask, request_id
 from tests.faults.lives import component, lead, restart, supervised, working
+from tests.faults.stored import begun, nothing_left, queues_empty
 from tests.stack import ROOT, Child, Stack
 from tests.waiting import eventually
 
@@ -87,6 +88,12 @@ class Case:
         assert answer.response == chain(text, pieces=PIECES)
         return answer
 
+    async def turns(self, number: int) -> Answer:
+        text = f"{self.point} {number}"
+        answer = await ask(self.stack.clients, "turns", {"text": text, "service_ms": 10}, text, within=WITHIN)
+        assert answer.response == turns(text)
+        return answer
+
     async def durable(self, number: int) -> Answer:
         text = f"{self.point} {number}"
         headers = {"Cornstalk-Durable": "true"}
@@ -119,6 +126,22 @@ async def in_failure(case: Case) -> None:
     await case.until_dead(case.failing)
 
 
+async def in_regeneration(case: Case) -> None:
+    """A stream is made again, for its tensor is lost; its next writer dies while it takes over the stored pieces."""
+    name = component(case.stack, "talker")
+    text = case.point
+    asking = asyncio.create_task(ask(case.stack.clients, "lineage", {"text": text}, text, within=WITHIN))
+    await begun(case.stack, request_id("lineage", text), 8)
+    case.stack.children["sidecar"].kill()
+    case.armed = [restart(case.stack.children[f"{name}@{i}"], CRASH_AT=case.point) for i in (0, 1)]
+    restart(case.stack.children["sidecar"])
+    await eventually(lambda: not all(child.alive for child in case.armed), within=WITHIN)
+    case.armed = [child for child in case.armed if not child.alive]
+    async with supervised(case.stack):
+        assert (await asking).response == lineage(text)
+    await case.until_dead(case.chain)
+
+
 async def without_sidecar(case: Case) -> None:
     """A worker that finds no sidecar hands its item back."""
     name = component(case.stack, "maker")
@@ -138,6 +161,12 @@ async def in_gateway(case: Case) -> None:
     """The client goes on at the other gateway."""
     await case.arm(("gateway0", case.point))
     await case.until_dead(case.chain)
+    assert any(answer.cuts for answer in case.answers)
+
+
+async def in_serve(case: Case) -> None:
+    await case.arm(("gateway0", case.point))
+    await case.until_dead(case.turns)
     assert any(answer.cuts for answer in case.answers)
 
 
@@ -180,15 +209,7 @@ async def _cancel(stack: Stack, key: str) -> bool:
 async def in_queueing(case: Case) -> None:
     await case.arm(("gateway0", case.point))
     await case.until_dead(case.durable)
-    await _no_drive_item(case.stack)
-
-
-async def _no_drive_item(stack: Stack) -> None:
-    async def none() -> bool:
-        state = (await stack.broker.api(f"STREAM.INFO.{DRIVE}"))["state"]
-        return bool(state["messages"] == 0)
-
-    await eventually(none, within=30.0)
+    await queues_empty(case.stack, within=20.0)
 
 
 async def in_dispatcher(case: Case) -> None:
@@ -204,11 +225,12 @@ async def without_queue(case: Case) -> None:
     await lead(case.stack, child, CRASH_AT=case.point)
     case.armed = [child]
     operator = case.stack.children["operator"]
-    operator.kill(signal.SIGSTOP)
+    operator.kill(signal.SIGTERM)
+    operator.wait(10)
     await remove_component(case.stack.broker, component(case.stack, "talker"))
     requests = asyncio.gather(*(case.chain(i) for i in range(AT_ONCE)))
     await eventually(lambda: not child.alive, within=WITHIN)
-    restart(operator)  # its first round makes the queues anew
+    operator.start()  # its first round makes the queues anew
     async with supervised(case.stack):
         await requests
     await case.until_dead(case.chain)
@@ -231,6 +253,7 @@ CASES: Final[dict[str, Run]] = {
     "worker.taken": worker("talker"),
     "worker.starting": worker("maker"),
     "worker.leased": worker("join"),
+    "worker.inherited": in_regeneration,
     "worker.opened": worker("talker"),
     "worker.granted": worker("maker"),
     "worker.chunk": worker("talker"),
@@ -248,10 +271,12 @@ CASES: Final[dict[str, Run]] = {
     "worker.returning": without_sidecar,
     "driver.pass": in_gateway,
     "driver.known": in_gateway,
+    "driver.spooled": in_gateway,
     "driver.stored": in_gateway,
     "driver.sent": in_gateway,
     "driver.woken": in_gateway,
     "driver.answered": in_gateway,
+    "driver.served": in_serve,
     "driver.finished": in_gateway,
     "gateway.accepting": in_gateway,
     "gateway.accepted": in_gateway,
@@ -276,4 +301,13 @@ async def test_no_crash_point_is_forgotten() -> None:
 
 @pytest.mark.parametrize("point", CASES)
 async def test_killed_at(stack: Stack, point: str) -> None:
-    await CASES[point](Case(stack, point))
+    try:
+        await CASES[point](Case(stack, point))
+    except BaseException:
+        print(stack.logs(tail=400))
+        raise
+
+
+async def test_nothing_is_left_behind(stack: Stack) -> None:
+    """After all these deaths: no item, no drive item, no tensor."""
+    await nothing_left(stack, within=30.0)

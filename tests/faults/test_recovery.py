@@ -12,15 +12,13 @@ from itertools import pairwise
 
 import pytest
 
-from broker.facts import Facts
-from broker.reads import Stored, pages
-from broker.subjects import CHUNKS, DLQ, chunks_of, parse_run, work_stream
-from cornstalk.messages import Chunk, End, decode
-from sidecar.client import SidecarClient
+from broker.reads import pages
+from broker.subjects import CHUNKS, DLQ, work_stream
 from tests.e2e.apps import chain, one
 from tests.faults.apps import lineage
 from tests.faults.client import Answer, ask, request_id
 from tests.faults.lives import component, supervised, working
+from tests.faults.stored import begun, chunks, ends, held
 from tests.stack import Child, Stack
 from tests.waiting import eventually
 
@@ -34,38 +32,6 @@ RECOVERED = 5.0
 
 def workers(stack: Stack, name: str) -> list[Child]:
     return [stack.children[f"{component(stack, name)}@{i}"] for i in range(stack.replicas)]
-
-
-async def ends(stack: Stack, request: str) -> list[End]:
-    """Ends of the nodes of a request, as stored."""
-    log = await Facts(stack.broker).read(request)
-    return [decode(End, s.data) for s in log.messages if parse_run(s.subject).kind == "node-end"]
-
-
-async def chunks(stack: Stack, request: str) -> list[tuple[Stored, Chunk]]:
-    return [(s, decode(Chunk, s.data)) async for s in pages(stack.broker, CHUNKS, chunks_of(request))]
-
-
-async def begun(stack: Stack, request: str, count: int) -> None:
-    """Returns when so many chunks are stored."""
-
-    async def stored() -> bool:
-        return len(await chunks(stack, request)) >= count
-
-    await eventually(stored, within=15)
-
-
-async def held(stack: Stack, count: int) -> None:
-    """Returns when workers hold so many items, and the sidecar knows of it."""
-    client = await SidecarClient.connect(stack.socket, name="test", quota=0)
-    try:
-
-        async def willed() -> bool:
-            return (await client.stats()).wills >= count
-
-        await eventually(willed, within=15)
-    finally:
-        await client.close()
 
 
 @asynccontextmanager

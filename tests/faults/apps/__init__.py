@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Final
 
 from components.null import stream_of, tensor_of
-from cornstalk.tasks.null import NullStream, NullTensor
+from cornstalk.tasks.null import Null, NullStream, NullTensor
 from tests.e2e.apps import digest_of
 
 FAULT_APPS: Final = Path(__file__).parent
+
+
+def turns(text: str) -> dict[str, str]:
+    """The response of turns.py."""
+    value = Null(name="value")
+    first = digest_of(value, text=text)
+    talk = digest_of(NullStream(name="talker"), text=first)
+    return {"mark": digest_of(value, text=first), "text": stream_of(talk, 4)}
 
 
 def lineage(text: str, pieces: int = 20) -> dict[str, str]:

@@ -1,0 +1,77 @@
+"""What is stored, queued and held by a running stack, as tests look at it."""
+
+from __future__ import annotations
+
+from broker import topology
+from broker.facts import Facts
+from broker.reads import Stored, pages
+from broker.subjects import CHUNKS, DRIVE, chunks_of, parse_run
+from cornstalk.messages import Chunk, End, decode
+from sidecar.client import SidecarClient
+from sidecar.messages import Stats
+from tests.stack import Stack
+from tests.waiting import eventually
+
+
+async def ends(stack: Stack, request: str) -> list[End]:
+    """Ends of the nodes of a request, as stored."""
+    log = await Facts(stack.broker).read(request)
+    return [decode(End, s.data) for s in log.messages if parse_run(s.subject).kind == "node-end"]
+
+
+async def chunks(stack: Stack, request: str) -> list[tuple[Stored, Chunk]]:
+    return [(s, decode(Chunk, s.data)) async for s in pages(stack.broker, CHUNKS, chunks_of(request))]
+
+
+async def begun(stack: Stack, request: str, count: int) -> None:
+    """Returns when so many chunks are stored."""
+
+    async def stored() -> bool:
+        return len(await chunks(stack, request)) >= count
+
+    await eventually(stored, within=15)
+
+
+async def held(stack: Stack, count: int) -> None:
+    """Returns when workers hold so many items, and the sidecar knows of it."""
+
+    async def willed() -> bool:
+        return (await sidecar_stats(stack)).wills >= count
+
+    await eventually(willed, within=15)
+
+
+async def sidecar_stats(stack: Stack) -> Stats:
+    client = await SidecarClient.connect(stack.socket, name="test", quota=0)
+    try:
+        return await client.stats()
+    finally:
+        await client.close()
+
+
+async def queues_empty(stack: Stack, within: float) -> None:
+    """Nothing waits and nothing runs, in any queue."""
+    for component in await topology.components(stack.broker):
+
+        async def idle(component: str = component) -> bool:
+            load = await topology.backlog(stack.broker, component)
+            return not any((*load.pending.values(), *load.in_flight.values()))
+
+        await eventually(idle, within=within, every=0.05)
+
+    async def undriven() -> bool:
+        info = await stack.broker.api(f"STREAM.INFO.{DRIVE}")
+        return bool(info["state"]["messages"] == 0)
+
+    await eventually(undriven, within=within, every=0.05)
+
+
+async def nothing_left(stack: Stack, within: float) -> None:
+    """The queues are empty, and no tensor, lease or last will is held by anybody."""
+    await queues_empty(stack, within)
+
+    async def freed() -> bool:
+        stats = await sidecar_stats(stack)
+        return (stats.committed_bytes, stats.leases, stats.wills) == (0, 0, 0)
+
+    await eventually(freed, within=within, every=0.05)
