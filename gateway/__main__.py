@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
+from gateway import deadletters
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
@@ -69,6 +70,7 @@ def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
 
     app = FastAPI(title="Cornstalk gateway", lifespan=lifespan, redirect_slashes=False)
     app.include_router(router)
+    app.include_router(deadletters.router)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT)
     install(app)
     return app

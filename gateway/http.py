@@ -61,7 +61,7 @@ async def list_apps(request: Request) -> Response:
 async def deploy(request: Request) -> Response:
     """Admin: deploys the app file in the body."""
     service = service_of(request)
-    _check_admin(request, service)
+    check_admin(request, service)
     try:
         source = (await request.body()).decode()
     except UnicodeDecodeError as error:
@@ -75,7 +75,7 @@ async def deploy(request: Request) -> Response:
 async def remove(name: str, request: Request) -> Response:
     """Admin: removes an app; what only it uses is drained."""
     service = service_of(request)
-    _check_admin(request, service)
+    check_admin(request, service)
     return json_response({"name": name, "drains": await service.apps.remove(name)})
 
 
@@ -202,7 +202,8 @@ def _id(text: str) -> str:
     return text
 
 
-def _check_admin(request: Request, service: Service) -> None:
+def check_admin(request: Request, service: Service) -> None:
+    """Raises Unauthorized or Forbidden unless the call brings the admin token of this gateway."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise Unauthorized("this call needs the admin token: Authorization: Bearer TOKEN")
