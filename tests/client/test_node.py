@@ -1,0 +1,85 @@
+"""The module of docs/clients.md and EventSource in Node, over cut connections: nothing twice, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.facts import Facts
+from broker.subjects import parse_run
+from cornstalk import AsyncClient
+from tests.client.conftest import urls_of
+from tests.client.proxy import CuttingProxy
+from tests.client.standin.standin import WORDS
+from tests.client.standin.standin import spoken as speech_of
+from tests.client.test_docs import MODULES
+from tests.stack import Stack
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ASK = Path(__file__).parent / "node" / "ask.mjs"
+TEXT = "".join(WORDS)
+
+
+def cuts_of(seed: int, most: int) -> Iterator[int | None]:
+    rng = random.Random(seed)
+    yield from (rng.randrange(most) for _ in range(5))
+    while True:
+        yield None
+
+
+async def node(folder: Path, how: str, *urls: str) -> dict[str, Any]:
+    module = folder / "cornstalk.mjs"
+    module.write_text(MODULES[0].code)
+    argv = ["node", "--no-warnings", "--experimental-eventsource", str(ASK), str(module), how, *urls]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+    out, err = await asyncio.wait_for(process.communicate(), 40)
+    assert (process.returncode, err.decode()) == (0, "")
+    heard: dict[str, Any] = json.loads(out)
+    return heard
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_fetch_through_cuts(spoken: Stack, tmp_path: Path, seed: int) -> None:
+    async with (
+        CuttingProxy(spoken.ports[0], cuts_of(seed, 4000)) as first,
+        CuttingProxy(spoken.ports[1], cuts_of(seed + 50, 4000)) as second,
+    ):
+        heard = await node(tmp_path, "stream", first.url, second.url)
+        assert first.resets + second.resets >= 2
+    assert (heard["text"], heard["bytes"]) == (TEXT, len(speech_of(TEXT)))
+    assert heard["response"] == {"question": "hello"}
+
+
+async def test_eventsource_comes_back_after_a_cut(spoken: Stack, tmp_path: Path) -> None:
+    """That of Node 20 is an experiment: it gives up when it cannot connect again at once."""
+    async with CuttingProxy(spoken.ports[0], iter([600, None, None])) as proxy:
+        heard = await node(tmp_path, "watch", proxy.url, urls_of(spoken)[1])
+        assert (proxy.resets, proxy.connections) == (1, 2)
+    assert (heard["text"], heard["response"]) == (TEXT, {"question": "hello", "speech": ""})
+
+
+async def test_leaving_the_loop_cancels(spoken: Stack, tmp_path: Path) -> None:
+    before = await stored(spoken)
+    heard = await node(tmp_path, "leave", *urls_of(spoken))
+    assert heard["pieces"] == 1
+    [request] = await stored(spoken) - before
+    async with AsyncClient(urls_of(spoken)) as client:
+
+        async def cancelled() -> bool:
+            return bool((await client.status(request))["status"] == "cancelled")
+
+        await eventually(cancelled, within=3)
+
+
+async def stored(stack: Stack) -> set[str]:
+    """The requests that are stored."""
+    return {parse_run(fact.subject).request async for fact in Facts(stack.broker).accepted()}
