@@ -86,13 +86,14 @@ def _touched(state: State, trigger: Fact | None) -> Iterable[str]:
 
 
 def _next(state: State, accepted: Accepted, token: str) -> WorkItem | End | None:
-    """What the current generation of a node needs to be published now. A cut node needs nothing.
+    """What the current generation of a node needs to be published now. A cut node needs nothing, nor does one without a
+    component: the gateway that holds the client's connection makes it.
 
     What a cut node reported still counts, done or vanished: a call that was kept may hold an edge to it, and a kept
     call may need what it found missing.
     """
     node, gen = state.nodes.get(token), state.gen(token)
-    if node is None or token in state.cuts or (token, gen) in state.ends:
+    if node is None or not node.component or token in state.cuts or (token, gen) in state.ends:
         return None
     if gen > MAX_GENERATION:
         return _failed(node, gen, "lost_too_often", f"what it made was lost {gen} times")

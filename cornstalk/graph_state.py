@@ -6,7 +6,20 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cornstalk.messages import Accepted, Cancel, Edge, End, Fact, Finish, First, Graph, Node, extensions
+from cornstalk.messages import (
+    INPUT,
+    Accepted,
+    Cancel,
+    Edge,
+    End,
+    Fact,
+    Finish,
+    First,
+    Graph,
+    Node,
+    StreamRef,
+    extensions,
+)
 
 
 class State:
@@ -64,11 +77,19 @@ class State:
             case Graph():
                 self._add_graph(fact)
             case Accepted():
-                self.accepted = self.accepted or fact
+                self._add_accepted(fact)
             case Cancel():
                 self.cancel = self.cancel or fact
             case Finish():
                 self.finish = self.finish or fact
+
+    def _add_accepted(self, accepted: Accepted) -> None:
+        self.accepted = self.accepted or accepted
+        live = [name for name, value in self.accepted.input.items() if isinstance(value, StreamRef)]
+        if live:  # what the client streams in is made by no call, so no Graph holds it
+            self._results = None
+            self.nodes[INPUT] = Node(id=INPUT, token=INPUT, component="", outputs=dict.fromkeys(live, "stream"))
+            self.edges[INPUT] = ()
 
     def _add_end(self, end: End, seq: int) -> None:
         key = (end.node, end.gen)

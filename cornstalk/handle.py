@@ -74,16 +74,22 @@ def misuse(out: Out) -> NoReturn:
 def _read(called: Called, port: Port, source: Source) -> Any:
     if port.kind == "tensor":
         return Tensor(Edge(source.node, source.output, False), called.run)
-    if called.result is None:
+    return value_from(source, called.result, called.run)
+
+
+def value_from(source: Source, result: Result | None, run: Pass) -> Any:
+    """The value of an output as the pass hands it out: what is known, or a pending value."""
+    port = source.port
+    if result is None:
         if port.pending is None:
-            called.run.suspend(source)
-        return make_pending(port.pending, source, called.run)
-    outputs = called.result.outputs or {}
-    if port.name not in outputs:
-        called.run.fail(RecordError(f"the stored result of {source.label} is missing"))
+            run.suspend(source)
+        return make_pending(port.pending, source, run)
+    outputs = result.outputs or {}
+    if source.output not in outputs:
+        run.fail(RecordError(f"the stored result of {source.label} is missing"))
     try:
-        value = known_value(port, outputs[port.name])
+        value = known_value(port, outputs[source.output])
     except ValidationError as error:
-        called.run.fail(RecordError(f"the stored result of {source.label} is not a {port.type}: {error}"))
-    called.run.arguments.remember(value, source)
+        run.fail(RecordError(f"the stored result of {source.label} is not a {port.type}: {error}"))
+    run.arguments.remember(value, source)
     return value

@@ -18,6 +18,7 @@ from cornstalk.extensions import Edge, Extension, Ref, StreamRef, Upload, enc_ho
 
 __all__ = [
     "FACTS",
+    "INPUT",
     "VERSION",
     "Accepted",
     "Cancel",
@@ -103,7 +104,11 @@ class Accepted(Message, frozen=True, kw_only=True):
     seed: int = 0
     trace: str = ""  # W3C traceparent
     accepted_at: float = 0.0
-    input: dict[str, Any] = {}
+    input: dict[str, Any] = {}  # a field that arrives while the request runs: StreamRef(request, INPUT, 0, field)
+
+
+INPUT: Final = "input"
+"""Token and id of the node that stands for what a client streams in while its request runs. No call has this token."""
 
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,7 +116,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str  # path of the composite call, task, ordinal: "topic#0/small#1"; "~branch" after a cut
     token: str  # short base32 hash of id: the node in subjects, Msg-Ids and other structs
-    component: str
+    component: str  # empty: no worker makes it (INPUT)
     line: str = ""  # "file.py:12", where the user called it
     seed: int = 0
     seen: int = 0  # RUNS sequence of the newest event known when it was recorded (notes/record.md rule 16)

@@ -19,8 +19,9 @@ import msgspec
 from cornstalk.arguments import Arguments, Sent, agree, shown
 from cornstalk.blame import culprits, user_line
 from cornstalk.errors import NondeterministicInvoke, RecordError, TaskError, TooManyCalls
-from cornstalk.handle import Called, Out
+from cornstalk.handle import Called, Out, value_from
 from cornstalk.large import Spooled
+from cornstalk.live import LiveRequest
 from cornstalk.log import MAX_NODES, Log, Scope, is_call
 from cornstalk.messages import Error, Node, encode
 from cornstalk.pending import Source, Suspend, current, make_pending
@@ -80,6 +81,7 @@ class Pass:
         self._path = path
         self.provisional: list[str] = []  # tokens of calls whose result this pass had to do without
         self.waits: dict[str, list[str]] = {}  # path of a suspended composite call -> tokens it waits for
+        self.given: set[str] = set()  # tokens of what arrives as part of the request
         self.large: Spooled = {}  # what to spool before the nodes it is an input of are stored
         self.fatal: Exception | None = None
         self.arguments = Arguments(self)
@@ -110,12 +112,15 @@ class Pass:
     # ------------------------------------------------------------------ running
 
     def run(self, task: CompositeTask, request: Any) -> Outcome:
-        """Runs `invoke` on a fresh copy of the request. Raises nothing but BaseExceptions that are not ours."""
+        """Runs `invoke` on a fresh copy of the request, which may be a LiveRequest. Raises nothing but BaseExceptions
+        that are not ours.
+        """
         self._thread = threading.get_ident()
         self._scope = self._root = Scope(task, self._path, self.log.part(self._path))
         token = current.set(self)
         try:
-            outcome = Outcome("done", task.invoke(copy.deepcopy(request)))
+            fresh = request.filled(self._arriving) if isinstance(request, LiveRequest) else copy.deepcopy(request)
+            outcome = Outcome("done", task.invoke(fresh))
         except Suspend:
             outcome = Outcome("wait")
         except Exception as error:
@@ -275,6 +280,17 @@ class Pass:
 
     def _blamed(self, error: Exception) -> list[str]:
         return [t for source in culprits(error) for t in self._tokens(source)] or list(self.provisional)
+
+    def _arriving(self, source: Source) -> Any:
+        """A field of the request that its client streams in: as an output of a call that was made before all others."""
+        self.given.add(source.node)
+        self.visited.append(Node(id=source.call, token=source.node, component=""))
+        result = self.results.get(source.node)
+        if result is None:
+            self.provisional.append(source.node)
+        elif result.error is not None:
+            raise TaskError(result.error, source.call)
+        return value_from(source, result, self)
 
     # ------------------------------------------------------------------ the log against what happens now
 

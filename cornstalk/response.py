@@ -100,7 +100,7 @@ def begins(value: Any, run: Pass, ended: Collection[str], firsts: Collection[tup
 
 def _ancestors(run: Pass, tokens: list[str]) -> set[str]:
     nodes = {n.token: n for n in run.nodes}
-    behind: set[str] = set()
+    behind = set(run.given)  # what a client streams in is no call that could fail beside the response
     while tokens:
         token = tokens.pop()
         if token not in behind:
