@@ -7,7 +7,7 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,8 +30,8 @@ class Ask:
 
     app: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
-    """Field -> file name and bytes."""
+    files: Sequence[tuple[str, str, bytes]] = ()
+    """Field, file name and bytes; a field that is a list may have several."""
     deadline: float | None = None
     """Seconds from now."""
     grace: float = GRACE
@@ -40,7 +40,7 @@ class Ask:
     def parts(self) -> list[tuple[str, Any]]:
         """The parts of the multipart body; a part with no file name is a plain field."""
         plain = [(name, (None, value)) for name, value in self.fields.items()]
-        return [*plain, *((n, (name, data, "application/octet-stream")) for n, (name, data) in self.files.items())]
+        return [*plain, *((field, (name, data, "application/octet-stream")) for field, name, data in self.files)]
 
 
 @dataclass

@@ -67,7 +67,7 @@ async def _run(state: State, store: Path, question: str) -> Report:
 
 
 def _spoken_question(sound: bytes) -> Ask:
-    return Ask("spoken_answer", files={"audio": ("question.wav", sound)}, grace=KEEP)
+    return Ask("spoken_answer", files=[("audio", "question.wav", sound)], grace=KEEP)
 
 
 async def _answer(gateway: Gateway, report: Report, sound: bytes) -> Asked:
@@ -79,7 +79,7 @@ async def _answer(gateway: Gateway, report: Report, sound: bytes) -> Asked:
 async def _hear(gateway: Gateway, report: Report) -> str:
     assert report.main is not None
     speech = wav_bytes(report.main.answer, "speech")
-    heard = await ask_one(gateway, Ask("transcribe", files={"audio": ("answer.wav", speech)}, grace=KEEP))
+    heard = await ask_one(gateway, Ask("transcribe", files=[("audio", "answer.wav", speech)], grace=KEEP))
     report.add(heard)
     return str(heard.answer.response()["text"]).strip()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from cornstalk.cli.ask import Answer, Ask, raise_failure, stream
 from cornstalk.cli.console import note
 from cornstalk.cli.errors import USAGE, CliError
-from cornstalk.cli.fields import audio_field, split_fields, text_field
+from cornstalk.cli.fields import file_field, split_fields, split_files, text_field
 from cornstalk.cli.gateway import Gateway
 from cornstalk.cli.wav import WavWriter
 
@@ -25,7 +26,11 @@ class Options:
     app: str
     text: str | None
     fields: tuple[str, ...]
-    audio: Path | None
+    """name=value"""
+    files: tuple[str, ...]
+    """name=path"""
+    media: Mapping[str, tuple[Path, ...]]
+    """Kind of media ("audio", "image", "video") -> files, whose fields the app's schema tells."""
     save: Path | None
     as_json: bool
     streamed: bool
@@ -56,16 +61,18 @@ async def invoke(gateway: Gateway, options: Options) -> None:
         else:
             printed.rest(answer)
             saved.tell(answer)
+            note(f"cornstalk trace {answer.request}", style="dim")
 
 
 async def _ask(gateway: Gateway, options: Options) -> Ask:
-    fields, files = split_fields(options.fields), {}
-    if options.text is not None or options.audio is not None:
+    fields, paths = split_fields(options.fields), split_files(options.files)
+    if options.text is not None or any(options.media.values()):
         schema = await _schema(gateway, options.app)
         if options.text is not None:
             fields.setdefault(text_field(options.app, schema), options.text)
-        if options.audio is not None:
-            files[audio_field(options.app, schema)] = (options.audio.name, _read(options.audio))
+        for kind, given in options.media.items():
+            paths += [(file_field(options.app, schema, kind), path) for path in given]
+    files = [(name, path.name, _read(path)) for name, path in paths]
     return Ask(options.app, fields, files, options.deadline)
 
 

@@ -77,21 +77,30 @@ def deploy(
 def invoke(
     name: Annotated[str, typer.Argument(metavar="APP")],
     text: Annotated[str | None, typer.Argument(help="For the app's text field.")] = None,
-    field: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any field; repeat it.")] = None,
-    audio: Annotated[Path | None, typer.Option(help="A sound file for the app's upload.")] = None,
+    fields: Annotated[
+        list[str] | None, typer.Option("--set", "--field", metavar="NAME=VALUE", help="Any field; repeat it.")
+    ] = None,
+    audio: Annotated[list[Path] | None, typer.Option(help="A sound file for the app's upload.")] = None,
+    image: Annotated[list[Path] | None, typer.Option(help="A picture for the app's upload.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="A video for the app's upload.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--file", metavar="NAME=PATH", help="A file for any upload; repeat it for a list."),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Where to put the sound of the answer, as WAV.")] = None,
     as_json: AsJson = False,
-    stream: Annotated[bool, typer.Option(help="Print text as it comes.")] = True,
+    stream: Annotated[bool, typer.Option(help="Print text as it comes, or once it is whole.")] = True,
     deadline: Annotated[float | None, typer.Option(help="Seconds from now. [120]")] = None,
     url: Url = None,
     store: Store = None,
 ) -> None:
-    """Ask an app."""
+    """Ask an app. Ctrl-C cancels the request."""
     from cornstalk.cli.gateway import Gateway
     from cornstalk.cli.invoke import Options, run_cancellable
     from cornstalk.cli.invoke import invoke as run_invoke
 
-    options = Options(name, text, tuple(field or ()), audio, save, as_json, stream, deadline)
+    media = {kind: tuple(paths or ()) for kind, paths in (("audio", audio), ("image", image), ("video", video))}
+    options = Options(name, text, tuple(fields or ()), tuple(files or ()), media, save, as_json, stream, deadline)
     run_cancellable(run_invoke(Gateway.find(url, store), options))
 
 

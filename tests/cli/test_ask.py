@@ -99,7 +99,7 @@ async def test_a_request_that_got_no_answer_is_sent_again_under_the_same_key() -
         served(lambda call: b"" if call == 1 else HEAD + end()) as second,
         Gateway([first.url, second.url]) as gateway,
     ):
-        ask = Ask("app", {"text": "x"}, {"audio": ("a.wav", b"\x00\r\n--\xff")}, deadline=20)
+        ask = Ask("app", {"text": "x"}, [("audio", "a.wav", b"\x00\r\n--\xff")], deadline=20)
         async for _ in stream(gateway, ask, Answer()):
             pass
     posts = first.seen + second.seen
@@ -158,7 +158,8 @@ def options(**changes: Any) -> Options:
         "app": "app",
         "text": None,
         "fields": ("text=hi",),
-        "audio": None,
+        "files": (),
+        "media": {},
         "save": None,
         "as_json": False,
         "streamed": True,
