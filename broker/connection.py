@@ -18,6 +18,7 @@ import nats.errors
 
 from broker.discovery import MINIMUM
 from broker.errors import BrokerError, ConnectFailed, DeadlineExceeded, Disconnected, PayloadTooLarge, ReadTimeout
+from broker.headers import Client
 from broker.refusals import TRANSIENT, ApiError, refusal
 from broker.requests import ConnectionLost, Message, NoResponders, Requests, send
 from broker.subjects import MSG_ID, TTL
@@ -59,7 +60,7 @@ class Broker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.nc = nats.aio.client.Client()
+        self.nc = Client()
         self.js: Any = None
         self.on_closed: Callable[[], None] | None = None
         self._requests = Requests(self.nc)

@@ -1,0 +1,195 @@
+"""Streaming at the gateway: 300 clients at 20 chunks/s each, then a new client beside 2,000 slow and half-open ones.
+
+The chunks are stored by this process in place of workers, so that what is measured is the gateway: lag from the publish
+to the client's socket, CPU per chunk, memory. The floor is the lag of the same bytes over the broker alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import statistics
+import time
+from typing import Any, Final
+
+import psutil
+
+from broker.facts import Facts
+from broker.requests import Message
+from broker.subjects import chunk, seen
+from broker.subjects import end as end_subject
+from broker.subjects import first as first_subject
+from cornstalk.messages import Chunk, End, First, encode
+from cornstalk.task import short_hash
+from tests.e2e.apps import APPS
+from tests.stack import Stack
+from tests.waiting import eventually
+
+STREAMS: Final = 300
+RATE: Final = 20
+"""Chunks a second and stream."""
+SECONDS: Final = 4
+SLOW: Final = 2000
+TALKER: Final = short_hash(b"talker#0", 8)
+VALUE: Final = short_hash(b"value#0", 8)
+
+
+class Client:
+    """One SSE client on a raw socket: when each chunk came."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.request = ""
+        self.lags: list[float] = []  # milliseconds
+
+    async def open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        body = json.dumps({"text": "x"}).encode()
+        self._writer.write(
+            b"POST /apps/one HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head, head
+        lines = head.decode().lower().splitlines()
+        self.request = next(line.split(": ")[1] for line in lines if line.startswith("cornstalk-request"))
+
+    async def read(self) -> None:
+        """Until the connection ends."""
+        while line := await self._reader.readline():
+            if line.startswith(b"data: ") and (at := line.find(b'"t=')) >= 0:
+                self.lags.append((time.monotonic_ns() - int(line[at + 3 : line.index(b"=", at + 3)])) / 1e6)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def run(rounds: int) -> dict[str, Any]:
+    """One JSON object: lag p50 and p99 in ms, CPU us per chunk, MiB, and what slow clients cost a new one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    async with Stack() as stack:
+        await stack.deploy(APPS / "one.py", workers=False)
+        gateway = psutil.Process(stack.children["gateway0"].pid)
+        p50s, p99s, cpus, floors = [], [], [], []
+        for _ in range(rounds):
+            floors.append(await _floor(stack))
+            lags, cpu = await _round(stack, gateway)
+            lags.sort()
+            p50s.append(lags[len(lags) // 2])
+            p99s.append(lags[len(lags) * 99 // 100])
+            cpus.append(cpu / len(lags) * 1e6)
+        alone = await _answer_ms(stack)
+        crowd = [await _half_open(stack.ports[0], index) for index in range(SLOW)]
+        beside = await _answer_ms(stack)
+        rss = gateway.memory_info().rss / 2**20
+        for writer in crowd:
+            writer.close()
+    figures = {
+        "streams": STREAMS,
+        "lag_p50_ms": round(statistics.median(p50s), 2),
+        "lag_p99_ms": round(statistics.median(p99s), 2),
+        "gateway_cpu_us_per_chunk": round(statistics.median(cpus), 1),
+        "gateway_rss_mib": round(rss, 1),
+        "new_client_ms": round(alone, 2),
+        f"new_client_beside_{SLOW}_ms": round(beside, 2),
+    }
+    floor = statistics.median(floors)
+    ratio = {"lag_p50": round(figures["lag_p50_ms"] / floor, 2), "beside": round(beside / alone, 2)}
+    bar = {"lag_p99_ms": 50.0, "gateway_cpu_us_per_chunk": 60.0, "gateway_rss_mib": 200.0, "beside": 2.0}
+    ok = all(figures[k] <= bar[k] for k in ("lag_p99_ms", "gateway_cpu_us_per_chunk", "gateway_rss_mib"))
+    return {
+        "name": "sse",
+        "figures": figures,
+        "floor": {"broker_lag_p50_ms": round(floor, 2)},
+        "ratio": ratio,
+        "bar": bar,
+        "ok": ok and ratio["beside"] <= bar["beside"],
+    }
+
+
+async def _round(stack: Stack, gateway: psutil.Process) -> tuple[list[float], float]:
+    """Lags in ms of every chunk, and CPU seconds of the gateway while they flowed."""
+    clients = [Client(stack.ports[0]) for _ in range(STREAMS)]
+    for client in clients:
+        await client.open()
+    facts = Facts(stack.broker)
+    await asyncio.gather(*(_begin(facts, c.request) for c in clients))
+    reading = [asyncio.create_task(c.read()) for c in clients]
+    before = sum(gateway.cpu_times()[:2])
+    await _flow(stack, [c.request for c in clients])
+    await eventually(lambda: sum(len(c.lags) for c in clients) >= STREAMS * RATE * SECONDS, within=20)
+    cpu = sum(gateway.cpu_times()[:2]) - before
+    for client in clients:
+        client.close()
+    for task in reading:
+        task.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    lags = [lag for c in clients for lag in c.lags]
+    return lags, cpu
+
+
+async def _begin(facts: Facts, request: str) -> None:
+    """What a worker stores first: the value beside the stream, and that the stream has begun."""
+    deadline = time.time() + 30
+    done = End(node=VALUE, gen=0, attempt="a", outcome="done", outputs={"digest": "d"})
+    begun = First(node=TALKER, gen=0, attempt="a", output="text")
+    await facts.put(end_subject(request, VALUE, 0), encode(done), deadline=deadline, ttl=300)
+    await facts.put(first_subject(request, TALKER, 0, "text"), encode(begun), deadline=deadline, ttl=300)
+
+
+async def _flow(stack: Stack, requests: list[str]) -> None:
+    """Chunks of all streams, spread evenly over time."""
+    began = time.monotonic()
+    gap = 1 / (RATE * len(requests))
+    for n in range(RATE * SECONDS):
+        for index, request in enumerate(requests):
+            due = began + (n * len(requests) + index) * gap
+            if (early := due - time.monotonic()) > 0.001:
+                await asyncio.sleep(early)
+            body = Chunk(attempt="a", n=n, payload=f"t={time.monotonic_ns()}= some words of text ")
+            await stack.broker.publish_core(chunk(request, TALKER, 0, "text"), encode(body))
+
+
+async def _floor(stack: Stack) -> float:
+    """Median ms from a publish to its republished copy, at the same rate, with no gateway between."""
+    lags: list[float] = []
+
+    async def hear(message: Message) -> None:
+        at = message.data.index(b"t=")
+        lags.append((time.monotonic_ns() - int(message.data[at + 2 : message.data.index(b"=", at + 2)])) / 1e6)
+
+    subscription = await stack.broker.subscribe_core(seen(chunk("floor", "n", 0, "text")), hear)
+    for n in range(200):
+        body = Chunk(attempt="a", n=n, payload=f"t={time.monotonic_ns()}= some words of text ")
+        await stack.broker.publish_core(chunk("floor", "n", 0, "text"), encode(body))
+        await asyncio.sleep(0.005)
+    await subscription.close()
+    return statistics.median(lags)
+
+
+async def _answer_ms(stack: Stack) -> float:
+    """Median ms until the gateway's list of apps is there, each on a new connection."""
+    took = []
+    for _ in range(30):
+        began = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports[0])
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await reader.read()
+        took.append((time.perf_counter() - began) * 1e3)
+        writer.close()
+    return statistics.median(took)
+
+
+async def _half_open(port: int, index: int) -> asyncio.StreamWriter:
+    """A client that never ends its headers, or asks for a stream and never reads."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    if index % 2:
+        writer.write(b"POST /apps/one HTTP/1.1\r\nHost: x\r\n")
+    else:
+        writer.write(
+            b"POST /apps/one HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 12\r\n\r\n{"text":"x"}'
+        )
+    return writer
