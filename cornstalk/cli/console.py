@@ -1,13 +1,25 @@
-"""Progress for a person: on standard error, and only when that is a terminal. Results never go through here."""
+"""What a person reads: results on standard output, progress on standard error and only when that is a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+WIDTH: Final = 100
+"""Characters of a line where no terminal says how many there are."""
+
+
+def stdout() -> Console:
+    """For tables and other results: as wide as the terminal, or WIDTH where there is none."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def stderr() -> Console:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
+from cornstalk.cli.console import stdout
 from cornstalk.cli.demo_crash import Crash
 from cornstalk.cli.demo_requests import Asked
-
-WIDTH: Final = 100
-"""Characters of a line where no terminal says how many there are."""
+from cornstalk.cli.spans import timeline
 
 
 @dataclass
@@ -97,15 +97,12 @@ class Report:
 
 def show(report: Report) -> None:
     """For a person, on standard output."""
-    from rich.console import Console
     from rich.table import Table
 
     from cornstalk.cli.waterfall import waterfall
 
     assert report.main is not None
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = stdout()
     for name, text in (
         ("asked", report.question),
         ("heard", report.heard),
@@ -114,7 +111,7 @@ def show(report: Report) -> None:
     ):
         console.print(f"{name:>10}  {text}", markup=False)
     console.print()
-    console.print(waterfall(report.main.view["nodes"], console.width))
+    console.print(waterfall(timeline(report.main.view, time.time()), console.width))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("ms", "FIRST TEXT", "FIRST AUDIO", "TOTAL"):

@@ -114,6 +114,21 @@ def status(url: Url = None, store: Store = None, as_json: AsJson = False) -> Non
 
 
 @app.command()
+def trace(
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its id: header Cornstalk-Request, key `request`.")],
+    html: Annotated[Path | None, typer.Option(help="Also write a page that needs nothing but itself.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Show what happened to a request: queue wait, input fetch, run, first piece, restarts, failures with cause."""
+    from cornstalk.cli.gateway import Gateway
+    from cornstalk.cli.trace import trace as run_trace
+
+    asyncio.run(run_trace(Gateway.find(url, store), request, html, as_json))
+
+
+@app.command()
 def demo(
     ask: Annotated[str, typer.Option(help="The question to speak.")] = "What is the capital of France?",
     store: Annotated[Path | None, typer.Option(help="Folder to use and keep. [a temporary one]")] = None,
