@@ -81,7 +81,7 @@ class Pass:
         self._path = path
         self.provisional: list[str] = []  # tokens of calls whose result this pass had to do without
         self.waits: dict[str, list[str]] = {}  # path of a suspended composite call -> tokens it waits for
-        self.given: set[str] = set()  # tokens of what arrives as part of the request
+        self.given: set[str] = set()  # tokens of the nodes that a field of the request comes from
         self.large: Spooled = {}  # what to spool before the nodes it is an input of are stored
         self.fatal: Exception | None = None
         self.arguments = Arguments(self)
@@ -282,7 +282,7 @@ class Pass:
         return [t for source in culprits(error) for t in self._tokens(source)] or list(self.provisional)
 
     def _arriving(self, source: Source) -> Any:
-        """A field of the request that its client streams in: as an output of a call that was made before all others."""
+        """A field of the request that comes from a node: as an output of a call that was made before all others."""
         self.given.add(source.node)
         self.visited.append(Node(id=source.call, token=source.node, component=""))
         result = self.results.get(source.node)

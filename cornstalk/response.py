@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from cornstalk.errors import RecordError
-from cornstalk.messages import Edge, StreamRef, extensions
+from cornstalk.messages import INPUT, Edge, StreamRef, extensions
 from cornstalk.pending import Source, is_pending, source_of
 from cornstalk.record import Pass
 from cornstalk.serving import LiveStream
@@ -100,12 +100,13 @@ def begins(value: Any, run: Pass, ended: Collection[str], firsts: Collection[tup
 
 def _ancestors(run: Pass, tokens: list[str]) -> set[str]:
     nodes = {n.token: n for n in run.nodes}
-    behind = set(run.given)  # what a client streams in is no call that could fail beside the response
+    behind = {INPUT}  # what a client streams in is no call that could fail beside the response
     while tokens:
         token = tokens.pop()
         if token not in behind:
             behind.add(token)
-            tokens += [e.node for e in extensions(nodes[token].inputs) if isinstance(e, Edge)]
+            inputs = nodes[token].inputs if token in nodes else {}
+            tokens += [e.node for e in extensions(inputs) if isinstance(e, Edge)]
     return behind
 
 

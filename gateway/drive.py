@@ -20,6 +20,7 @@ from cornstalk.app import App
 from cornstalk.blame import failure
 from cornstalk.errors import CornstalkError
 from cornstalk.large import Spooled, without_large
+from cornstalk.live import LiveRequest
 from cornstalk.messages import Error, Finish
 from cornstalk.response import stored_response
 from cornstalk.traces import where
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 class Driver:
     """Drives one request. Everything it knows is stored; a crash at any line is mended by driving again."""
 
-    def __init__(self, broker: Broker, app: App, journal: Journal, request: BaseModel) -> None:
+    def __init__(self, broker: Broker, app: App, journal: Journal, request: BaseModel | LiveRequest) -> None:
         """`request`: the accepted input as `invoke` or `serve` takes it."""
         self._broker, self._app, self._journal, self._request = broker, app, journal, request
         self._part = Part(journal, app.task, request, app.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel
@@ -10,8 +11,9 @@ from starlette.requests import Request
 from cornstalk.app import App
 from cornstalk.errors import AppError, BadInput, TooLarge, UnsupportedMedia
 from cornstalk.large import Spooled, without_large
+from cornstalk.live import checked, live_request
 from cornstalk.media import takes_upload, takes_uploads
-from cornstalk.messages import decode_value, encode
+from cornstalk.messages import StreamRef, decode_value, encode
 from cornstalk.values import no_reference, wire
 from gateway.body import Form, media_type, parse_json, read_form, read_json
 from gateway.uploads import LIMIT, Uploads
@@ -21,10 +23,9 @@ INPUT_LIMIT: Final = 8 * 1024 * 1024
 
 
 async def read_input(app: App, request: Request, uploads: Uploads, deadline: float) -> dict[str, Any]:
-    """The validated input in msgpack form, its uploads and its large values spooled.
+    """The input in an HTTP body, as `checked_input` gives it.
 
-    Raises BadInput (422, or 400 for a body that cannot be read), TooLarge (413), UnsupportedMedia (415), naming the
-    field; AppError when the app's request model does not accept what it has made itself.
+    Raises what that raises, and BadInput with status 400 for a body that cannot be read.
     """
     model = app.request_model
     kind = media_type(request)
@@ -36,12 +37,26 @@ async def read_input(app: App, request: Request, uploads: Uploads, deadline: flo
         raise UnsupportedMedia(f"expected application/json or multipart/form-data, got {kind[:60]!r}", "Content-Type")
     if not isinstance(raw, dict):
         raise BadInput(f"expected an object with {', '.join(model.model_fields)}, got {type(raw).__name__}")
+    return await checked_input(app, raw, uploads, deadline, {})
+
+
+async def checked_input(
+    app: App, raw: dict[str, Any], uploads: Uploads, deadline: float, live: Mapping[str, StreamRef]
+) -> dict[str, Any]:
+    """The validated input in msgpack form, its uploads and its large values spooled.
+
+    `live`: fields that the client streams in while the request runs. Raises BadInput (422), TooLarge (413),
+    UnsupportedMedia (415), naming the field; AppError when the app's request model does not accept what it has made.
+    """
+    model = app.request_model
     _rename_aliases(model, raw)
+    for name in live.keys() & raw.keys():
+        raise BadInput("expected it in pieces, as `open` says, got a value as well", name)
     files = {name: hint for name, hint in _upload_fields(model).items() if raw.get(name) is not None}
     app.check_part({name: value for name, value in raw.items() if name not in files})
     for name, hint in files.items():
         raw[name] = await _spooled(name, hint, raw[name], uploads, deadline)
-    value = _travelling(app.request(raw))
+    value = _travelling(_request(app, {**raw, **live}), live)
     if (size := len(encode(value))) > INPUT_LIMIT:
         raise TooLarge(f"expected an input of at most {INPUT_LIMIT} bytes beside its uploads, got {size}")
     _check_stable(app, value)
@@ -101,10 +116,18 @@ async def _spooled(name: str, hint: Any, value: Any, uploads: Uploads, deadline:
     return await uploads.take(name, hint, value, deadline)
 
 
-def _travelling(request: BaseModel) -> dict[str, Any]:
+def _request(app: App, data: dict[str, Any]) -> BaseModel:
+    live = live_request(app, data)
+    return app.request(data) if live is None else checked(app, live)
+
+
+def _travelling(request: BaseModel, live: Mapping[str, StreamRef]) -> dict[str, Any]:
     """The request in msgpack form. Raises BadInput that names the field which cannot travel."""
     value: dict[str, Any] = {}
     for name, member in request.__dict__.items():
+        if name in live:
+            value[name] = live[name]
+            continue
         try:
             value[name] = wire(member, no_reference)
             encode(value[name])
@@ -115,8 +138,9 @@ def _travelling(request: BaseModel) -> dict[str, Any]:
 
 def _check_stable(app: App, value: dict[str, Any]) -> None:
     """Whoever drives the request validates the stored input again: it must come out as it went in."""
+    live = {name: member for name, member in value.items() if isinstance(member, StreamRef)}
     try:
-        again = _travelling(app.request(decode_value(encode(value))))
+        again = _travelling(_request(app, decode_value(encode(value))), live)
     except BadInput as error:
         raise AppError(f"app {app.name}: its request model refuses what it has made itself: {error}") from error
     if changed := [name for name in value if encode(again[name]) != encode(value[name])]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.connection import Broker
@@ -17,9 +17,10 @@ from broker.subjects import finish as finish_subject
 from broker.subjects import graph as graph_subject
 from broker.work import publish_item
 from cornstalk.graph import State, decide
-from cornstalk.messages import Accepted, End, Error, Finish, Graph, Node, WorkItem, decode, encode
+from cornstalk.messages import INPUT, Accepted, End, Error, Finish, Graph, Node, WorkItem, decode, encode
 from cornstalk.record import Pass, Result
 from cornstalk.task import UnitTask
+from cornstalk.types import Port
 from gateway.follow import Following
 from gateway.graphs import graphs
 from gateway.values import Values
@@ -37,10 +38,17 @@ class Journal:
     """
 
     def __init__(
-        self, broker: Broker, facts: Facts, following: Following, accepted: Accepted, tasks: dict[str, UnitTask]
+        self,
+        broker: Broker,
+        facts: Facts,
+        following: Following,
+        accepted: Accepted,
+        tasks: dict[str, UnitTask],
+        live: Mapping[str, Port],
     ) -> None:
-        """`tasks`: component id -> task, of everything the app may call."""
+        """`tasks`: component id -> task, of everything the app may call. `live`: fields that the client streams in."""
         self._broker, self._facts, self._following, self._tasks = broker, facts, following, tasks
+        self._live = live
         self.accepted = accepted
         self.state: State = following.state
         self.values = Values(broker, accepted.request, accepted.deadline)
@@ -62,6 +70,10 @@ class Journal:
     def first_pieces(self) -> set[tuple[str, str]]:
         """(node, output) of each stream that has begun."""
         return {(token, output) for token, gen, output in self.state.firsts}
+
+    def port(self, token: str, output: str) -> Port:
+        """What an output of a node is declared as."""
+        return self._live[output] if token == INPUT else self._tasks[self.state.nodes[token].component].outputs[output]
 
     async def results(self) -> dict[str, Result]:
         """What is known of each node, with the values of finished streams read from the log."""
@@ -111,9 +123,8 @@ class Journal:
         if end.outcome != "done":
             return None
         node = self.state.nodes[token]
-        ports = self._tasks[node.component].outputs
         return {
-            name: await self.values.stream(end, name, ports[name].empty)
+            name: await self.values.stream(end, name, self.port(token, name).empty)
             if kind == "stream"
             else await self.values.loaded(end.outputs.get(name))
             for name, kind in node.outputs.items()

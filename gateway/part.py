@@ -107,7 +107,7 @@ class Part:
 
     @staticmethod
     def _tokens(run: Pass) -> set[str]:
-        return {node.token for node in run.nodes}
+        return {node.token for node in run.nodes} | run.given
 
     def _whole(self, value: Any, run: Pass) -> Head:
         whole = Head(value, stream_fields(value, run))

@@ -20,6 +20,7 @@ from broker.subjects import accepted as accepted_subject
 from broker.subjects import cancel as cancel_subject
 from cornstalk.app import App
 from cornstalk.errors import BadInput, UnknownRequest
+from cornstalk.live import live_request
 from cornstalk.messages import Accepted, Cancel, Finish, Status, decode, encode
 from gateway.answers import unknown
 from gateway.apps import Apps
@@ -216,8 +217,10 @@ class Requests:
         if (there := self._runs.get(accepted.request)) is not None:
             await following.close()
             return there
-        journal = Journal(self._broker, self._facts, following, accepted, app.components())
-        driver = Driver(self._broker, app, journal, app.request(input))
+        live = live_request(app, input)
+        ports = {source.output: source.port for source in live.live.values()} if live else {}
+        journal = Journal(self._broker, self._facts, following, accepted, app.components(), ports)
+        driver = Driver(self._broker, app, journal, live or app.request(input))
         run = self._runs[accepted.request] = Run(accepted, following, driver)
         run.task.add_done_callback(lambda _: self._ending.add(asyncio.create_task(self._end(run))))
         return run

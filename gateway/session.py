@@ -8,9 +8,10 @@ notes/record.md).
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,7 +21,9 @@ from broker.connection import Broker
 from broker.subjects import chunk
 from cornstalk.app import App
 from cornstalk.errors import RecordError
-from cornstalk.messages import encode
+from cornstalk.live import LiveRequest, stream_port
+from cornstalk.messages import Edge, encode
+from cornstalk.pending import Source
 from cornstalk.response import fields
 from cornstalk.serving import LiveStream, serving
 from cornstalk.values import no_reference, wire
@@ -38,9 +41,11 @@ class Served:
         self._jobs: set[asyncio.Task[Head]] = set()
         self._begun: list[asyncio.Task[Head]] = []  # jobs whose response serve has
 
-    async def run(self, request: BaseModel) -> Head:
+    async def run(self, request: BaseModel | LiveRequest) -> Head:
         """What `serve` returned, and which output each stream field of it comes from. Raises what `serve` raises."""
         assert self._app.serve is not None
+        if isinstance(request, LiveRequest):
+            request = request.filled(lambda source: self._stream(source.node, source.output))
         token = serving.set(self)
         try:
             response = await self._app.serve(request)
@@ -59,7 +64,8 @@ class Served:
 
     async def call(self, task: Any, request: Any) -> Any:
         """Drives one composite task; its response as soon as that begins. Raises TaskError and what `invoke` raises."""
-        part = Part(self._journal, task, request, self._app.name, self._path(task, request))
+        path = self._path(task, request)
+        part = Part(self._journal, task, self._live_request(request), self._app.name, path)
         job = asyncio.create_task(part.run())
         self._jobs.add(job)
         # when serve gives it up (a time-out, a failed sibling), its work goes on and its answer is not waited for
@@ -82,10 +88,19 @@ class Served:
                 f"{type(task).__name__} is none of the tasks of serve: put it in the app file's globals, or in an "
                 "attribute of the object that serve belongs to, so that its workers exist"
             )
-        data = encode(wire(request, no_reference))
+        data = encode(wire(request, _by_source))
         content = f"{name}({hashlib.blake2b(data, digest_size=6).hexdigest()})"
         self._calls[content] += 1
         return f"{content}#{self._calls[content] - 1}/"
+
+    def _live_request(self, request: Any) -> Any:
+        """A request whose Stream fields are still arriving becomes one whose calls have them as edges."""
+        streams = {n: v for n, v in _members(request) if isinstance(v, LiveStream)}
+        if not streams:
+            return request
+        nodes, model = self._journal.state.nodes, type(request)
+        sources = {n: Source(s.node, s.output, stream_port(model, n), nodes[s.node].id) for n, s in streams.items()}
+        return LiveRequest(lambda values: copy.deepcopy(request).model_copy(update=values), {}, sources)
 
     def _live(self, head: Head) -> Any:
         """The response with its stream fields open to read."""
@@ -116,8 +131,7 @@ class Served:
 
     async def _whole(self, node: str, output: str) -> Any:
         end = await self._end(node)
-        component = self._journal.state.nodes[node].component
-        return await self._journal.values.stream(end, output, self._app.components()[component].outputs[output].empty)
+        return await self._journal.values.stream(end, output, self._journal.port(node, output).empty)
 
     async def _end(self, node: str) -> Any:
         """The End of a node that ends well. Raises the cause if it does not, Ended if the request has ended."""
@@ -129,3 +143,11 @@ class Served:
             await self.ended()  # its composite call says why
             raise Ended
         return end
+
+
+def _members(request: Any) -> Iterable[tuple[str, Any]]:
+    return vars(request).items() if isinstance(request, BaseModel) else ()
+
+
+def _by_source(value: Any) -> Any:
+    return Edge(value.node, value.output, True) if isinstance(value, LiveStream) else no_reference(value)
