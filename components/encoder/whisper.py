@@ -13,12 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from components import models
-from components.encoder.audio import decode
 from components.engine import Call
+from components.media.audio import decode_audio
 from cornstalk.errors import SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.hearing import AudioEncoder
 
+RATE: Final = 16_000
+"""Samples per second that Whisper hears."""
+MAX_SECONDS: Final = 30
 _FRAMES: Final = 3000  # of 10 ms: Whisper's window
 
 
@@ -41,7 +44,7 @@ class WhisperEncoder:
             raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
 
     def _load(self) -> None:
-        import av  # noqa: F401  what decode() needs is imported before the first item
+        import av  # noqa: F401  what decode_audio() needs is imported before the first item
         import soundfile  # noqa: F401
         from faster_whisper import WhisperModel
 
@@ -66,7 +69,7 @@ class WhisperEncoder:
 
     def _features(self, audio: bytes) -> np.ndarray[Any, Any]:
         """Log-mel spectrogram, float32 [80, 3000]; silence is what follows the audio."""
-        mel = self._model.feature_extractor(decode(audio))[:, :_FRAMES]
+        mel = self._model.feature_extractor(decode_audio(audio, rate=RATE, seconds=MAX_SECONDS))[:, :_FRAMES]
         return np.pad(mel, ((0, 0), (0, _FRAMES - mel.shape[1])))
 
     def _encode(self, features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

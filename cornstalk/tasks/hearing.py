@@ -11,7 +11,7 @@ from cornstalk.types import Tensor, Upload
 
 
 class AudioEncoder(UnitTask):
-    """Hears up to 30 seconds of audio (WAV, FLAC, OGG, MP3; any rate, mono or more)."""
+    """Hears up to 30 seconds of audio (WAV, FLAC, MP3, OGG, Opus, M4A, AAC, AIFF, WebM; any rate, mono or more)."""
 
     kind: ClassVar[str] = "encoder"
     model: str = "whisper-tiny.en"

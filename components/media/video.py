@@ -1,0 +1,107 @@
+"""Bytes of a video -> some of its frames."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from components.media.demux import first_of, opened
+from cornstalk.errors import EngineError
+
+MAX_SECONDS: Final = 600.0
+MAX_PIXELS: Final = 16_000_000
+"""Of one frame."""
+MAX_BYTES: Final = 512 << 20
+"""Of all frames that are handed out."""
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Index:
+    """When each frame is shown and which can be decoded first, in units of the stream; read without decoding."""
+
+    def __init__(self, container: Any, stream: Any) -> None:
+        packets: list[tuple[int, bool, int]] = [
+            (p.pts, p.is_keyframe, p.duration or 0) for p in container.demux(stream) if p.pts is not None
+        ]
+        if not packets:
+            raise EngineError("the video has no frames", "bad_video")
+        self.shown: list[int] = sorted(pts for pts, _, _ in packets)
+        self.keys = sorted(pts for pts, key, _ in packets if key) or self.shown[:1]
+        self.end = max(pts + duration for pts, _, duration in packets)
+        self.base = float(stream.time_base)
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.shown[0]) * self.base
+
+    def at(self, when: float) -> int:
+        """The frame that is on screen `when` seconds after the first."""
+        return self.shown[max(0, bisect_right(self.shown, self.shown[0] + when / self.base + 1e-6) - 1)]
+
+    def each(self, step: float) -> list[int]:
+        """The frames that are on screen at 0, `step`, 2 `step`, ... seconds after the first."""
+        begins = [(pts - self.shown[0]) * self.base for pts in self.shown]
+        ends = [*begins[1:], self.seconds]
+        return [
+            pts
+            for pts, begin, end in zip(self.shown, begins, ends, strict=True)
+            if begin == 0 or ceil(begin / step - 1e-6) * step < end - 1e-6
+        ]
+
+    def key_before(self, pts: int) -> int:
+        return self.keys[max(0, bisect_right(self.keys, pts) - 1)]
+
+
+def sample_frames(data: bytes, *, count: int = 0, fps: float = 0.0) -> Frames:
+    """RGB uint8 [n, h, w, 3], upright as the file says: `count` frames, each in the middle of an equal part of the
+    whole time, or `fps` of each second from its first frame on. No frame is given twice.
+
+    Raises EngineError: too_long over MAX_SECONDS, too_large over MAX_PIXELS or MAX_BYTES, both told before decoding;
+    bad_video for what is no video, or breaks off. ValueError unless one of `count` and `fps` is given.
+    """
+    if count < 0 or fps < 0 or (count > 0) == (fps > 0):
+        raise ValueError("give either count or fps")
+    with opened(data, "video") as container:
+        stream = first_of(container.streams.video, "video")
+        index = _Index(container, stream)
+        if index.seconds > MAX_SECONDS:
+            raise EngineError(f"the video lasts {index.seconds:.1f} s; the limit is {MAX_SECONDS:g} s", "too_long")
+        wanted = _wanted(index, count, fps)
+        _check_size(stream.width, stream.height, len(wanted))
+        return np.stack(list(_decoded(container, stream, index, wanted)))
+
+
+def _wanted(index: _Index, count: int, fps: float) -> list[int]:
+    if fps:
+        return index.each(1 / fps)
+    count = min(count, len(index.shown))
+    times = [(i + 0.5) * index.seconds / count for i in range(count)]
+    return list(dict.fromkeys(index.at(when) for when in times))
+
+
+def _check_size(width: int, height: int, frames: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise EngineError(f"the video has {width} x {height} pixels; {MAX_PIXELS} can be read", "too_large")
+    if (size := width * height * 3 * frames) > MAX_BYTES:
+        raise EngineError(f"{frames} frames of {width} x {height} are {size} bytes of {MAX_BYTES}", "too_large")
+
+
+def _decoded(container: Any, stream: Any, index: _Index, wanted: Sequence[int]) -> Iterator[Frames]:
+    """Goes to the key frame before each wanted one, unless it is on the way there already."""
+    at: int | None = None
+    frames: Iterator[Any] = iter(())
+    for pts in wanted:
+        key = index.key_before(pts)
+        if at is None or key > at:
+            container.seek(key, stream=stream)
+            frames = container.decode(stream)
+        frame = next((f for f in frames if f.pts is not None and f.pts >= pts), None)
+        if frame is None:
+            raise EngineError(f"the video breaks off before {(pts - index.shown[0]) * index.base:.2f} s", "bad_video")
+        at = frame.pts
+        yield np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90)
