@@ -145,7 +145,8 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
     ) -> Answer[R]:
         """One request and its whole answer: arguments and errors are those of `stream`.
 
-        Cancelling the task cancels the request, unless it is durable.
+        Cancelling the task cancels the request, unless it is durable: at once, or after `resume_grace` when no gateway
+        had answered yet.
         """
         async with self.stream(
             app,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from cornstalk.client.failures import refusal
+from cornstalk.client.failures import no_gateway, refusal
 from cornstalk.client.urls import Backoff, Urls
 from cornstalk.errors import Unreachable
 
@@ -74,8 +74,10 @@ class Attempts:
         return self._backoff.next()
 
     def answered(self, status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-        """The JSON of an answer. Raises the typed error for one of 4xx or 5xx."""
+        """The JSON of an answer. Raises the typed error for one of 4xx or 5xx, GatewayError for what is no JSON."""
         if status >= 400:
             raise refusal(status, headers, body)
-        answer: dict[str, Any] = msgspec.json.decode(body)
-        return answer
+        try:
+            return msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise no_gateway(self._url) from error

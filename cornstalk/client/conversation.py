@@ -14,7 +14,7 @@ import msgspec
 
 from cornstalk.client.ask import Ask
 from cornstalk.client.events import Chunk, End, R
-from cornstalk.client.failures import refusal, request_failure
+from cornstalk.client.failures import no_gateway, refusal, request_failure
 from cornstalk.client.fields import Body
 from cornstalk.client.reading import Reading
 from cornstalk.client.sse import Parser
@@ -80,8 +80,10 @@ class Conversation(Generic[R]):
         return Send("POST", f"{self._url}{self._ask.path}", headers, self._body.content)
 
     def opened(self, headers: Mapping[str, str]) -> str:
-        """A gateway took it: the request's id. `headers` by lower-case name."""
-        self.request = headers.get("cornstalk-request", self.request)
+        """A gateway took it: the request's id. `headers` by lower-case name. Raises GatewayError when it was none."""
+        if "cornstalk-request" not in headers:
+            return self._give_up(no_gateway(self._url))
+        self.request = headers["cornstalk-request"]
         self._may_be_stored = self._opened = True
         return self.request
 

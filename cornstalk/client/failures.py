@@ -54,6 +54,11 @@ def request_failure(data: Mapping[str, Any]) -> RequestFailed:
     return RequestFailed(str(data["request"]), str(data["status"]), error)
 
 
+def no_gateway(url: str) -> GatewayError:
+    """The error for an answer that no gateway gives."""
+    return GatewayError(200, Error(code="no_gateway", message=f"what answers at {url} is no gateway"))
+
+
 def _said(body: bytes) -> Mapping[str, Any]:
     """The error in a body; a proxy between may have put anything there."""
     try:

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Generic, get_origin
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from cornstalk.client.events import Answer, Chunk, R
 from cornstalk.client.typed import from_base64, type_at
@@ -46,7 +46,9 @@ class Reading(Generic[R]):
         response = from_base64(self._model, data["response"])
         for path, source in sorted(data["streams"].items(), key=lambda item: _in_order(item[0])):
             response = _with(response, path.split("."), self._whole(path, (source["node"], source["output"])))
-        return Answer(data["request"], self._shaped(response), data.get("times", {}))
+        if self._model is not None:
+            response = TypeAdapter(self._model).validate_python(response)
+        return Answer(data["request"], response, data.get("times", {}))
 
     def _whole(self, path: str, source: Source) -> Any:
         pieces = self._pieces.get(source)
@@ -57,12 +59,6 @@ class Reading(Generic[R]):
         if isinstance(pieces[0], list):
             return [element for piece in pieces for element in piece]
         return pieces[0][:0].join(pieces)
-
-    def _shaped(self, response: Any) -> R:
-        if self._model is not None and issubclass(self._model, BaseModel):
-            return self._model.model_validate(response)
-        shaped: R = response
-        return shaped
 
 
 def _in_order(path: str) -> list[tuple[int, str]]:

@@ -217,6 +217,14 @@ def test_who_takes_long_over_a_piece_is_not_out_of_time() -> None:
     assert talk.cut("closed") == 0
 
 
+def test_what_is_no_gateway_is_not_asked_again() -> None:
+    talk = talk_of(Clock(), A, B)
+    talk.send()
+    with pytest.raises(GatewayError, match=f"{A} is no gateway"):
+        talk.opened({"content-type": "text/html"})
+    assert talk.ended
+
+
 def test_an_end_that_is_an_error() -> None:
     talk = talk_of(Clock())
     talk.send()

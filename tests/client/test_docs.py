@@ -68,9 +68,7 @@ def test_every_block_is_known() -> None:
 async def test_block(spoken: Stack, tmp_path: Path, block: Block) -> None:
     (tmp_path / "question.wav").write_bytes(WAV)
     for module in MODULES:
-        name = MODULE.match(module.code)
-        assert name is not None
-        (tmp_path / name[1]).write_text(module.code)
+        (tmp_path / MODULE.findall(module.code)[0]).write_text(module.code)
     name, argv = RUN[block.language]
     (tmp_path / name).write_text(located(block.code, spoken))
     process = await asyncio.create_subprocess_exec(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_a_piece_counts_once_and_none_may_be_missing() -> None:
 def test_what_the_model_does_not_take_is_an_error() -> None:
     with pytest.raises(ValidationError):
         Reading(Reply).answer(end({"parts": 3}))
+
+
+def test_a_model_may_be_any_type() -> None:
+    @dataclass
+    class Small:
+        text: str
+
+    answer = Reading(Small).answer(end({"text": "x"}))
+    assert answer.response == Small("x")
 
 
 def test_base64_is_decoded_where_the_type_says_bytes() -> None:
