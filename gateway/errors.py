@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -45,8 +45,24 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
+class Answered(NamedTuple):
+    """An error as clients get it: HTTP status, the `error` of the JSON body, headers."""
+
+    status: int
+    error: dict[str, Any]
+    headers: dict[str, str]
+
+
 def error_response(error: Exception) -> Response:
     """A typed error as JSON."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # nobody reads it
+    answered = answer_of(error)
+    return json_response({"error": answered.error}, answered.status, answered.headers)
+
+
+def answer_of(error: Exception) -> Answered:
+    """What clients are told of an error."""
     match error:
         case CornstalkError():
             return _typed(error)
@@ -61,12 +77,10 @@ def error_response(error: Exception) -> Response:
             phrase = HTTPStatus(error.status_code).phrase
             headers = dict(error.headers or {})
             return _answer(error.status_code, phrase.lower().replace(" ", "_"), str(error.detail), headers)
-        case ClientDisconnect():
-            return Response(status_code=499)  # nobody reads it
     return _answer(500, "internal", f"{type(error).__name__} in the gateway; its log says more")
 
 
-def _typed(error: CornstalkError) -> Response:
+def _typed(error: CornstalkError) -> Answered:
     headers: dict[str, str] = {}
     more: dict[str, Any] = {}
     if isinstance(error, BadInput) and error.field:
@@ -82,8 +96,8 @@ def _typed(error: CornstalkError) -> Response:
 
 def _answer(
     status: int, code: str, message: str, headers: dict[str, str] | None = None, retryable: bool = False, **more: Any
-) -> Response:
-    return json_response({"error": {"code": code, "message": message, "retryable": retryable, **more}}, status, headers)
+) -> Answered:
+    return Answered(status, {"code": code, "message": message, "retryable": retryable, **more}, headers or {})
 
 
 def install(app: FastAPI) -> None:

@@ -103,14 +103,14 @@ async def invoke(name: str, request: Request) -> Response:
 async def status(request_id: str, request: Request) -> Response:
     """Where a request stands, node by node."""
     service = service_of(request)
-    return json_response(await describe(Values(service.broker, _id(request_id)), service.facts, request_id))
+    return json_response(await describe(Values(service.broker, checked_id(request_id)), service.facts, request_id))
 
 
 @router.get("/requests/{request_id}/events")
 async def resume(request_id: str, request: Request) -> Response:
     """SSE from after `Last-Event-ID` on. Takes over an unfinished request whose gateway has died."""
     service = service_of(request)
-    state = await read_state(service.facts, _id(request_id))
+    state = await read_state(service.facts, checked_id(request_id))
     app = None
     if state.accepted is not None:
         app = await service.apps.version(state.accepted.app, state.accepted.app_version)
@@ -120,7 +120,7 @@ async def resume(request_id: str, request: Request) -> Response:
 @router.delete("/requests/{request_id}")
 async def cancel(request_id: str, request: Request) -> Response:
     """Cancels at once; a request that has ended stays as it ended. Idempotent."""
-    ended = await service_of(request).requests.cancel(_id(request_id), "cancelled by the client")
+    ended = await service_of(request).requests.cancel(checked_id(request_id), "cancelled by the client")
     return json_response({"request": request_id, "status": ended or "cancelling"}, 202)
 
 
@@ -196,7 +196,8 @@ def _last_event_id(request: Request) -> int:
     return int(text)
 
 
-def _id(text: str) -> str:
+def checked_id(text: str) -> str:
+    """The id of a request. Raises BadInput for what cannot be one."""
     if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
         raise BadInput(f"expected 32 hex digits, got {text[:40]!r}", "request")
     return text
