@@ -10,6 +10,9 @@ from typing import Final
 
 import nats.aio.client
 
+nats.aio.client.parse_email = None
+"""nats-py would use fast_mail_parser wherever somebody has installed it, and in 0.10 its values are lists."""
+
 _SPACE: Final = " \t\n\r\v\f"
 _usual = re.compile(r"[!-9;-~]+").fullmatch  # a name of visible ASCII
 
