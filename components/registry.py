@@ -21,6 +21,8 @@ BUILT_IN: Final = {
     "cornstalk.tasks.hearing:AudioEncoder": "components.encoder.whisper:WhisperEncoder",
     "cornstalk.tasks.hearing:Transcriber": "components.llm.whisper_decoder:WhisperDecoder",
     "cornstalk.tasks.llm:LLM": "components.llm.transformers_engine:TransformersEngine",
+    "cornstalk.tasks.reading:ReadText": "components.ocr.rapid:RapidOcr",
+    "cornstalk.tasks.reading:CountPages": "components.ocr.pages:PageCounter",
     "cornstalk.tasks.speech:TextToSpeech": "components.generator.hibari:HibariEngine",
 }
 

@@ -2,6 +2,7 @@
 
 from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
 from cornstalk.tasks.llm import LLM
+from cornstalk.tasks.reading import CountPages, ReadText
 from cornstalk.tasks.speech import TextToSpeech
 
-__all__ = ["LLM", "AudioEncoder", "Ear", "TextToSpeech", "Transcriber"]
+__all__ = ["LLM", "AudioEncoder", "CountPages", "Ear", "ReadText", "TextToSpeech", "Transcriber"]
