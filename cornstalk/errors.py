@@ -5,7 +5,8 @@ CornstalkError
 │   ├── UnknownApp, UnknownRequest
 │   ├── TooLarge
 │   └── UnsupportedMedia
-├── Refused (429, 503)     try again after `retry_after` seconds
+├── Refused (429)          try again after `retry_after` seconds
+│   └── Unavailable (503)
 ├── RequestFailed          a request ended failed, cancelled or expired
 ├── TaskError              a unit task failed; raised at its call, so user code may catch it
 ├── EngineError            an engine could not do one item
@@ -107,6 +108,13 @@ class Refused(CornstalkError):
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class Unavailable(Refused):
+    """Raised to a client when a gateway cannot serve for the moment, or is not there behind a proxy."""
+
+    code = "unavailable"
+    status = 503
 
 
 class RequestFailed(CornstalkError):

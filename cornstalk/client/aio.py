@@ -198,15 +198,15 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
 
     async def status(self, request: str) -> dict[str, Any]:
         """Where a request stands, node by node. Raises UnknownRequest."""
-        return await self._call(calls.status(request))
+        return await self.call(calls.status(request))
 
     async def cancel(self, request: str) -> str:
         """Cancels a request: "cancelling", or how it had ended before. Raises UnknownRequest."""
-        return str((await self._call(calls.cancel(request)))["status"])
+        return str((await self.call(calls.cancel(request)))["status"])
 
     async def apps(self) -> list[dict[str, Any]]:
         """Every app: name, version, components, and the JSON schemas of its request and response."""
-        found: list[dict[str, Any]] = (await self._call(calls.apps()))["apps"]
+        found: list[dict[str, Any]] = (await self.call(calls.apps()))["apps"]
         return found
 
     async def deploy(self, source: str | os.PathLike[str]) -> dict[str, Any]:
@@ -214,11 +214,11 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
 
         Raises AppError, which names the line; GatewayError without the right token.
         """
-        return await self._call(calls.deploy(source, self._admin_token))
+        return await self.call(calls.deploy(source, self._admin_token))
 
     async def remove(self, name: str) -> dict[str, Any]:
         """Removes an app: name, and the components that only it used. Needs the admin token. Raises UnknownApp."""
-        return await self._call(calls.remove(name, self._admin_token))
+        return await self.call(calls.remove(name, self._admin_token))
 
     async def leave(self, request: str) -> None:
         """Cancels a request that its caller has left. If that fails, the gateway does it after the request's grace."""
@@ -230,7 +230,8 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
         except (CornstalkError, TimeoutError) as error:
             log.info("request %s is left to its grace: %s", request, type(error).__name__)
 
-    async def _call(self, call: calls.Call) -> dict[str, Any]:
+    async def call(self, call: calls.Call) -> dict[str, Any]:
+        """Any other call: its JSON. Raises the typed error for what a gateway refuses, Unreachable."""
         attempts = calls.Attempts(call, self.urls, self.reach_within)
         while True:
             try:

@@ -58,7 +58,7 @@ class Attempts:
 
     def __init__(self, call: Call, urls: Urls, reach_within: float) -> None:
         self._call, self._urls, self._backoff = call, urls, Backoff()
-        self._until = time.monotonic() + reach_within
+        self._until, self._tries = time.monotonic() + reach_within, 0
         self._url = urls.first
 
     def url(self) -> str:
@@ -69,7 +69,9 @@ class Attempts:
     def cut(self, why: str, *, sent: bool = True) -> float:
         """No answer came. The seconds after which to try again; raises Unreachable when that is of no use."""
         self._urls.pass_over(self._url)
-        if (sent and not self._call.repeatable) or time.monotonic() >= self._until:
+        self._tries += 1
+        in_vain = self._tries >= len(self._urls) and time.monotonic() >= self._until
+        if in_vain or (sent and not self._call.repeatable):
             raise Unreachable(f"cannot reach {self._urls}: {why}")
         return self._backoff.next()
 

@@ -136,7 +136,8 @@ class Conversation(Generic[R]):
         self._urls.pass_over(self._url)
         self._may_be_stored |= sent
         error = self._timed_out(why) if self._opened else Unreachable(f"cannot reach {self._urls}: {why}")
-        if not self._may_be_stored and self._clock() >= self._reach_until:
+        in_vain = self._tries >= len(self._urls) and self._clock() >= self._reach_until
+        if in_vain and not self._may_be_stored:
             return self._give_up(error)
         return self._pause(error, 0.0)
 

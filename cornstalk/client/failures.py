@@ -16,6 +16,7 @@ from cornstalk.errors import (
     RequestFailed,
     TimedOut,
     TooLarge,
+    Unavailable,
     UnknownApp,
     UnknownRequest,
     UnsupportedMedia,
@@ -36,12 +37,12 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CornstalkEr
     said = _said(body)
     code, message = str(said.get("code", f"http_{status}")), str(said.get("message", f"the gateway answered {status}"))
     field = str(said.get("field", ""))
-    if code in _BAD_INPUT or field:
+    if code in _BAD_INPUT or (field and status != 404):
         return _BAD_INPUT.get(code, BadInput)(message.removeprefix(f"{field}: "), field)
     if code == EXPIRED:
         return TimedOut(message)
     if status in _AGAIN:
-        return Refused(message, _seconds(headers.get("retry-after", "")))
+        return (Refused if status == 429 else Unavailable)(message, _seconds(headers.get("retry-after", "")))
     if code == AppError.code:
         return AppError(message, int(said.get("line", 0)))
     return GatewayError(status, _error(said, code, message))

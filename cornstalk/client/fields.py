@@ -21,6 +21,12 @@ File = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO
 Request = BaseModel | Mapping[str, Any]
 
 
+class Typed(str):
+    """A value as a person typed it: the gateway reads it as JSON where the field is no string."""
+
+    __slots__ = ()
+
+
 class Body(NamedTuple):
     """Kept whole, so that sending it again sends the same."""
 
@@ -46,7 +52,8 @@ def body_of(fields: Mapping[str, Any]) -> Body:
     """
     files = {n: v for n, v in fields.items() if _is_file(v) or _are_files(v)}
     plain = {n: _plain(n, v) for n, v in fields.items() if n not in files}
-    if files and all(_same_in_a_form(v) for v in plain.values()):
+    form = files or any(isinstance(v, Typed) for v in fields.values())
+    if form and all(isinstance(fields[n], Typed) or _same_in_a_form(v) for n, v in plain.items()):
         return _form(plain, files)
     urls = {n: [_data_url(f) for f in v] if _are_files(v) else _data_url(v) for n, v in files.items()}
     return Body(to_json({**plain, **urls}), "application/json")

@@ -175,24 +175,24 @@ class Client(BaseClient[httpx.Client]):
 
     def status(self, request: str) -> dict[str, Any]:
         """Where a request stands, node by node. Raises UnknownRequest."""
-        return self._call(calls.status(request))
+        return self.call(calls.status(request))
 
     def cancel(self, request: str) -> str:
         """Cancels a request: "cancelling", or how it had ended before. Raises UnknownRequest."""
-        return str(self._call(calls.cancel(request))["status"])
+        return str(self.call(calls.cancel(request))["status"])
 
     def apps(self) -> list[dict[str, Any]]:
         """Every app: name, version, components, and the JSON schemas of its request and response."""
-        found: list[dict[str, Any]] = self._call(calls.apps())["apps"]
+        found: list[dict[str, Any]] = self.call(calls.apps())["apps"]
         return found
 
     def deploy(self, source: str | os.PathLike[str]) -> dict[str, Any]:
         """As AsyncClient.deploy."""
-        return self._call(calls.deploy(source, self._admin_token))
+        return self.call(calls.deploy(source, self._admin_token))
 
     def remove(self, name: str) -> dict[str, Any]:
         """As AsyncClient.remove."""
-        return self._call(calls.remove(name, self._admin_token))
+        return self.call(calls.remove(name, self._admin_token))
 
     def leave(self, request: str) -> None:
         """Cancels a request that its caller has left. If that fails, the gateway does it after the request's grace."""
@@ -203,7 +203,8 @@ class Client(BaseClient[httpx.Client]):
         except CornstalkError as error:
             log.info("request %s is left to its grace: %s", request, type(error).__name__)
 
-    def _call(self, call: calls.Call) -> dict[str, Any]:
+    def call(self, call: calls.Call) -> dict[str, Any]:
+        """Any other call: its JSON. Raises the typed error for what a gateway refuses, Unreachable."""
         attempts = calls.Attempts(call, self.urls, self.reach_within)
         while True:
             try:
