@@ -1,27 +1,24 @@
-"""One request and its answer as it comes: sent once, resumed by sequence after every cut."""
+"""One request of the command line and its answer as it comes. Cuts are the client's business (cornstalk/client)."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import json
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import httpx
+import msgspec
 
 from cornstalk.cli.errors import TIMED_OUT, CliError
-from cornstalk.cli.gateway import Gateway, Refused
-from cornstalk.cli.sse import Event, Parser
+from cornstalk.cli.gateway import Gateway, told
 from cornstalk.cli.wav import rate_of
+from cornstalk.client import Chunk, End
+from cornstalk.client.ask import DEADLINE
+from cornstalk.client.fields import Typed
+from cornstalk.errors import CornstalkError, RequestFailed
 
 GRACE: Final = 10.0
 """Seconds for which a request whose client was cut off goes on."""
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -37,10 +34,12 @@ class Ask:
     grace: float = GRACE
     """Seconds the request goes on without a client, and is kept after its end."""
 
-    def parts(self) -> list[tuple[str, Any]]:
-        """The parts of the multipart body; a part with no file name is a plain field."""
-        plain = [(name, (None, value)) for name, value in self.fields.items()]
-        return [*plain, *((field, (name, data, "application/octet-stream")) for field, name, data in self.files)]
+    def values(self) -> dict[str, Any]:
+        """All fields, as the client takes them."""
+        values: dict[str, Any] = {name: Typed(text) for name, text in self.fields.items()}
+        for name, _, data in self.files:
+            values.setdefault(name, []).append(data)
+        return values
 
 
 @dataclass
@@ -56,6 +55,7 @@ class Answer:
     media: dict[str, str] = field(default_factory=dict)
     lists: dict[str, list[Any]] = field(default_factory=dict)
     plain: dict[str, Any] = field(default_factory=dict)
+    """Fields of which no piece came."""
     times: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
     first_text: float = 0.0
@@ -66,98 +66,57 @@ class Answer:
         """Samples per second of a sound; None when it is no raw audio."""
         return rate_of(self.media.get(name, ""))
 
-    def add(self, event: Event) -> tuple[str, str | bytes] | None:
-        """Takes an event; the field and the piece that it brought, if it is text or bytes."""
-        data = json.loads(event.data)
-        if event.kind == "chunk":
-            return self._add_piece(data["field"], data["data"], data.get("media_type", ""))
-        self.request, self.status = data.get("request", self.request), data["status"]
-        self.plain, self.times, self.error = data.get("response") or {}, data.get("times", {}), data.get("error", {})
-        return None
-
-    def _add_piece(self, name: str, piece: Any, media_type: str) -> tuple[str, str | bytes] | None:
-        if media_type:
-            sound = base64.b64decode(piece)
-            self.first_sound = self.first_sound or time.time()
-            self.media[name] = media_type
-            self.sounds[name] = self.sounds.get(name, b"") + sound
-            return name, sound
+    def add(self, chunk: Chunk) -> tuple[str, str | bytes] | None:
+        """Takes a piece; gives it back with its field if it is text or bytes."""
+        name, piece = chunk.field, chunk.data
+        if isinstance(piece, list):
+            self.lists.setdefault(name, []).extend(piece)
+            return None
         if isinstance(piece, str):
             self.first_text = self.first_text or time.time()
             self.texts[name] = self.texts.get(name, "") + piece
-            return name, piece
-        self.lists.setdefault(name, []).extend(piece)
-        return None
+        else:
+            self.first_sound = self.first_sound or time.time()
+            self.media[name] = chunk.media_type
+            self.sounds[name] = self.sounds.get(name, b"") + piece
+        return name, piece
+
+    def end(self, end: End) -> None:
+        """Takes the end of a request that ended well."""
+        self.status, self.times = "done", end.answer.times
+        self.plain = {n: v for n, v in end.response.items() if n not in {*self.texts, *self.lists, *self.sounds}}
+
+    def fail(self, failed: RequestFailed) -> None:
+        """Takes the end of a request that did not."""
+        self.request, self.status = failed.request, failed.status_word
+        self.error = msgspec.to_builtins(failed.error) if failed.error is not None else {}
 
     def response(self) -> dict[str, Any]:
         """The response model as JSON values; bytes as base64."""
-        sounds = {name: base64.b64encode(data).decode() for name, data in self.sounds.items()}
-        return {**self.plain, **self.texts, **self.lists, **sounds}
+        whole: dict[str, Any] = msgspec.to_builtins({**self.plain, **self.texts, **self.lists, **self.sounds})
+        return whole
 
 
 async def stream(gateway: Gateway, ask: Ask, answer: Answer) -> AsyncIterator[tuple[str, str | bytes]]:
     """Pieces in stored order, each once; `answer` is whole at the end.
 
-    Survives cut connections and gateways that die: it goes on after the last event that came. Cancelling it leaves the
-    request to its grace. Raises CliError: refused, cannot reach, or no end within the deadline.
+    Survives cut connections and gateways that die. Cancelling it cancels the request. Raises CliError: refused, cannot
+    reach, or no end within the deadline.
     """
-    body, kind = _body(ask)
-    headers = {
-        "Accept": "text/event-stream",
-        "Content-Type": kind,
-        "Cornstalk-Resume-Grace": str(ask.grace),
-        "Idempotency-Key": uuid.uuid4().hex,  # the request may have been taken although no answer came
-    }
-    if ask.deadline is not None:
-        headers["Cornstalk-Deadline"] = str(ask.deadline)
-    end = time.monotonic() + (ask.deadline or 120.0) + ask.grace
-    last, reached, pause = "", False, FIRST_PAUSE
-    while True:
-        if answer.request:
-            resume = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
-            opened = gateway.open("GET", f"/requests/{answer.request}/events", headers=resume)
-        else:
-            opened = gateway.open("POST", f"/apps/{ask.app}", headers=headers, content=body)
-        cause = "the connection was cut"
-        try:
-            async with opened as response:
-                reached, pause = True, FIRST_PAUSE
-                answer.request = response.headers.get("Cornstalk-Request", answer.request)
-                async for event in _events(response):
-                    last = event.id or last
-                    if piece := answer.add(event):
-                        yield piece
-                    if event.kind in ("end", "error"):
-                        return
-        except httpx.TransportError as error:
-            gateway.pass_over(gateway.urls[0])
-            if not reached and len(gateway.urls) == 1:
-                raise gateway.unreachable(error) from error
-            cause = str(error) or type(error).__name__
-        except Refused as refusal:
-            if not answer.request or not refusal.passing:
-                raise
-            cause = refusal.what
-        if time.monotonic() > end:
-            raise CliError("no answer in time", why=cause, exit_code=TIMED_OUT)
-        await asyncio.sleep(pause)
-        pause = min(LONGEST_PAUSE, pause * 2)
-
-
-async def _events(response: httpx.Response) -> AsyncIterator[Event]:
-    parser = Parser()
-    async for data in response.aiter_bytes():
-        for event in parser.feed(data):
-            yield event
-
-
-def _body(ask: Ask) -> tuple[bytes, str]:
-    """The body and its type. Made once: a retry under the same key must send the same bytes."""
-    parts = ask.parts()
-    if not parts:
-        return b"{}", "application/json"  # there is no multipart body without a part
-    kind = f"multipart/form-data; boundary={uuid.uuid4().hex}"
-    return httpx.Request("POST", "http://x", files=parts, headers={"Content-Type": kind}).read(), kind
+    deadline = DEADLINE if ask.deadline is None else ask.deadline
+    events = gateway.client.stream(ask.app, ask.values(), deadline=deadline, resume_grace=ask.grace)
+    try:
+        async with events:
+            async for event in events:
+                answer.request = events.request
+                if isinstance(event, End):
+                    answer.end(event)
+                elif piece := answer.add(event):
+                    yield piece
+    except RequestFailed as failed:
+        answer.fail(failed)
+    except CornstalkError as error:
+        raise told(error) from error
 
 
 def raise_failure(answer: Answer) -> None:

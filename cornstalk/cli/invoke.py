@@ -49,10 +49,6 @@ async def invoke(gateway: Gateway, options: Options) -> None:
                     printed.add(name, piece)
                 else:
                     saved.add(name, piece, answer.rate(name))
-        except asyncio.CancelledError:
-            if answer.request:
-                await gateway.call("DELETE", f"/requests/{answer.request}")
-            raise
         finally:
             printed.end_line()
         raise_failure(answer)
