@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
 
 WIDTH: Final = 100
-"""Characters of a line where no terminal says how many there are."""
+"""Characters of a line where no terminal says how many there are, and something must be as wide as that."""
+UNBOUNDED: Final = 10_000
 
 
-def stdout() -> Console:
-    """For tables and other results: as wide as the terminal, or WIDTH where there is none."""
+def stdout(otherwise: int = WIDTH) -> Console:
+    """For tables and other results: as wide as the terminal, or `otherwise` characters where there is none."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    return console if console.is_terminal else Console(highlight=False, width=otherwise)
 
 
 def stderr() -> Console:

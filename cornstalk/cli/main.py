@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+dead_letters = typer.Typer(help="Dead letters: work that was given up, kept for a week.", no_args_is_help=True)
+app.add_typer(dead_letters, name="dlq")
 
 Store = Annotated[
     Path | None, typer.Option(help="Folder of the tree: data, logs, tokens. [env CORNSTALK_STORE, ./.cornstalk]")
@@ -105,12 +109,18 @@ def invoke(
 
 
 @app.command()
-def status(url: Url = None, store: Store = None, as_json: AsJson = False) -> None:
+def status(
+    url: Url = None,
+    store: Store = None,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Until Ctrl-C; off a terminal, a line per change.")] = False,
+) -> None:
     """Show apps, components, workers and processes."""
     from cornstalk.cli.gateway import Gateway
     from cornstalk.cli.status import status as run_status
 
-    asyncio.run(run_status(Gateway.find(url, store), store, as_json))
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        asyncio.run(run_status(Gateway.find(url, store), store, as_json, watch))
 
 
 @app.command()
@@ -126,6 +136,48 @@ def trace(
     from cornstalk.cli.trace import trace as run_trace
 
     asyncio.run(run_trace(Gateway.find(url, store), request, html, as_json))
+
+
+@app.command()
+def logs(
+    name: Annotated[str | None, typer.Argument(help="A process, or how the names of several begin. [all]")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("-n", min=0, max=100_000, help="Last lines of each log.")] = 20,
+    store: Store = None,
+) -> None:
+    """Show what the processes of a tree wrote, also after it has ended."""
+    from cornstalk.cli.logs import logs as run_logs
+
+    run_logs(store, name, follow, lines)
+
+
+@dead_letters.command("ls")
+def dlq_ls(
+    lines: Annotated[int, typer.Option("-n", min=1, max=100_000, help="How many.")] = 50,
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """List dead letters, newest first."""
+    from cornstalk.cli.deadletters import list_dead_letters
+    from cornstalk.cli.gateway import Gateway
+
+    asyncio.run(list_dead_letters(Gateway.find(url, store), lines, as_json))
+
+
+@dead_letters.command("show")
+def dlq_show(
+    id: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    payload: Annotated[bool, typer.Option("--payload", help="Print the inputs too: what users sent.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Show a dead letter: what failed, where and how often."""
+    from cornstalk.cli.deadletters import show_dead_letter
+    from cornstalk.cli.gateway import Gateway
+
+    asyncio.run(show_dead_letter(Gateway.find(url, store), id, payload, as_json))
 
 
 @app.command()

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from cornstalk.cli.console import UNBOUNDED, stdout
 from cornstalk.cli.gateway import Gateway
 from cornstalk.cli.state import read_state, store_path
+from cornstalk.cli.watch import Found, watch
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 
-async def status(gateway: Gateway, store: Path | None, as_json: bool) -> None:
-    """Prints it. Raises CliError (cannot reach)."""
+async def status(gateway: Gateway, store: Path | None, as_json: bool, watched: bool) -> None:
+    """Prints it, once or until it is cancelled. Raises CliError (cannot reach)."""
     async with gateway:
-        apps = (await gateway.call("GET", "/apps"))["apps"]
-        components = (await gateway.call("GET", "/components"))["components"]
+        if watched:
+            await watch(lambda: _look(gateway, store), _tables, as_json)
+        elif as_json:
+            print(json.dumps(await _look(gateway, store)))
+        else:
+            stdout(UNBOUNDED).print(_tables(await _look(gateway, store)))
+
+
+async def _look(gateway: Gateway, store: Path | None) -> Found:
+    apps = (await gateway.call("GET", "/apps"))["apps"]
+    components = (await gateway.call("GET", "/components"))["components"]
     state = read_state(store_path(store))
     mine = state if state and state.alive and set(state.urls) & set(gateway.urls) else None
     processes = [{"name": p.name, "pid": p.pid, "starts": p.starts} for p in mine.processes] if mine else []
-    found = {"gateways": sorted(gateway.urls), "apps": apps, "components": components, "processes": processes}
-    if as_json:
-        print(json.dumps(found))
-    else:
-        _print_tables(found)
+    return {"gateways": sorted(gateway.urls), "apps": apps, "components": components, "processes": processes}
 
 
-def _print_tables(found: dict[str, Any]) -> None:
-    from rich.console import Console
+def _tables(found: Found) -> Group:
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     def table(*columns: str) -> Table:
         return Table(*columns, box=None, pad_edge=False, header_style="bold")
 
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(*found["gateways"])
     apps = table("APP", "VERSION", "COMPONENTS")
     for app in found["apps"]:
         apps.add_row(app["name"], app["version"], " ".join(app["components"]))
@@ -47,11 +56,14 @@ def _print_tables(found: dict[str, Any]) -> None:
     processes = table("PROCESS", "PID", "STARTS")
     for p in found["processes"]:
         processes.add_row(p["name"], str(p["pid"] or "down"), str(p["starts"]))
+
+    away = found.get("away")
+    parts: list[Table | Text] = [Text(away, style="red") if away else Text(" ".join(found["gateways"]))]
     for shown in (apps, components, processes):
         if shown.rows:
-            console.print()
-            console.print(shown)
+            parts += [Text(), shown]
     if not found["apps"]:
-        console.print("\nno apps: cornstalk deploy APP.py")
+        parts.append(Text("\nno apps: cornstalk deploy APP.py"))
     elif found["components"]:
-        console.print("\npending and in flight: interactive + batch")
+        parts.append(Text("\npending and in flight: interactive + batch"))
+    return Group(*parts)

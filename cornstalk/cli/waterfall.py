@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 MARKS: Final = {"wait": "░", "read": "▒", "run": "█", "open": "╌"}
 FIRST, NOTHING = "◆", " "
 LEGEND: Final = (
-    f"{MARKS['wait']} waits in the queue  {MARKS['read']} fetches its inputs  {MARKS['run']} runs  "
-    f"{FIRST} first piece  {MARKS['open']} waits or runs; times in ms"
+    f"{MARKS['wait']} queue  {MARKS['read']} fetch  {MARKS['run']} run  {MARKS['open']} one of these  "
+    f"{FIRST} first piece;  ms, FIRST from the beginning"
 )
 STYLES: Final = {"done": "cyan", "": "yellow", "lost": "magenta"}
 """By outcome; any other is red."""
