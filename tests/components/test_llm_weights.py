@@ -95,4 +95,5 @@ def test_all_models_are_ready() -> None:
         "whisper-tiny.en",
         "smollm2-135m-instruct",
         "hibari/heart",
+        "pp-ocr-v6-small",
     ]
