@@ -155,6 +155,15 @@ def upload_parts(digest: str) -> str:
     return f"upload.{digest}.*"
 
 
+def upload_under_way(digest: str, part: int) -> str:
+    """Gateway -> gateways: a part, from 1 on, of an upload whose digest is claimed and not yet checked."""
+    return f"upload.under-way-{digest}.{part}"
+
+
+def parts_under_way(digest: str) -> str:
+    return f"upload.under-way-{digest}.*"
+
+
 ALL_UPLOADS: Final = "upload.*.*"
 
 

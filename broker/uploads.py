@@ -52,10 +52,15 @@ class Spool:
 
         Raises QueueFull when the spool is full, and what `Broker.publish_stored` raises.
         """
-        digest = await _digest(data)
+        digest = await digest_of(data)
         async with self._one_put[int(digest[:2], 16) % len(self._one_put)]:
             await self._store(digest, data, media_type, time.time() + ttl, deadline)
         return Upload(digest=digest, nbytes=len(data), media_type=media_type)
+
+    async def find(self, digest: str, *, deadline: float) -> Upload | None:
+        """The upload of this digest, None if there is none that is complete. Raises DeadlineExceeded."""
+        found = await self._manifest(digest, deadline)
+        return None if found is None else Upload(digest, found[0].nbytes, found[0].media_type)
 
     async def get(self, upload: Upload, *, timeout: float) -> bytes:
         """The bytes, as they were put. Raises UploadGone (expired, incomplete, other digest) and ReadTimeout."""
@@ -79,7 +84,7 @@ class Spool:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         data = b"".join(task.result() for task in parts)
-        if len(data) != upload.nbytes or await _digest(data) != upload.digest:
+        if len(data) != upload.nbytes or await digest_of(data) != upload.digest:
             raise UploadGone("the stored bytes are not those that were uploaded")
         return data
 
@@ -136,7 +141,7 @@ class Spool:
         return await direct_last(self._broker, UPLOADS, subjects.upload(digest, number), timeout=left)
 
 
-async def _digest(data: bytes) -> str:
+async def digest_of(data: bytes) -> str:
     """blake2b-256, in hex; of much data off the loop."""
     if len(data) <= _HASH_OFF_LOOP:
         return _hash(data)
