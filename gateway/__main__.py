@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import uvicorn
 import uvloop
@@ -19,12 +21,16 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
-from gateway import deadletters
+from gateway import deadletters, websocket
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
 from gateway.service import Service
+from gateway.sockets import CONNECTIONS
 from gateway.uploads import BODY_LIMIT
+
+PONG_WAIT: Final = 60.0
+"""Seconds after which a WebSocket client that does not answer pings is gone; while its input waits it reads none."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Config:
     """Who has it may deploy and remove apps."""
     ack_wait: float
     """Seconds after which another gateway drives a durable request of one that died; the operator is told the same."""
+    connections: int
+    """WebSocket connections at once."""
 
 
 def read_config(argv: list[str]) -> Config:
@@ -46,6 +54,7 @@ def read_config(argv: list[str]) -> Config:
     parser.add_argument("--port", type=int, default=int(env.get("CORNSTALK_GATEWAY_PORT", "8080")))
     parser.add_argument("--admin-token-file", default=env.get("CORNSTALK_ADMIN_TOKEN_FILE", ""))
     parser.add_argument("--ack-wait", type=float, default=float(env.get("CORNSTALK_ACK_WAIT", ACK_WAIT)))
+    parser.add_argument("--connections", type=int, default=int(env.get("CORNSTALK_CONNECTIONS", CONNECTIONS)))
     args = parser.parse_args(argv)
     if not args.admin_token_file:
         parser.error("no admin token: pass --admin-token-file FILE or set CORNSTALK_ADMIN_TOKEN_FILE")
@@ -55,7 +64,7 @@ def read_config(argv: list[str]) -> Config:
         parser.error(f"the admin token cannot be read: {error}")
     if len(token) < 16:
         parser.error("the admin token has fewer than 16 characters")
-    return Config(args.host, args.port, token, args.ack_wait)
+    return Config(args.host, args.port, token, args.ack_wait, args.connections)
 
 
 def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
@@ -70,26 +79,48 @@ def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
 
     app = FastAPI(title="Cornstalk gateway", lifespan=lifespan, redirect_slashes=False)
     app.include_router(router)
+    app.include_router(websocket.router)
     app.include_router(deadletters.router)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT)
     install(app)
     return app
 
 
+class _Server(uvicorn.Server):
+    """Sends the clients of WebSockets elsewhere before it stops."""
+
+    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        await self._app.state.service.drain()
+        await super().shutdown(sockets)
+
+
 async def serve(config: Config) -> None:
     async def service() -> Service:
-        return Service(await Broker.from_env("gateway"), config.admin_token, config.ack_wait)
+        broker = await Broker.from_env("gateway")
+        return Service(broker, config.admin_token, config.ack_wait, config.connections)
 
-    server = uvicorn.Server(
+    app = make_app(service)
+    server = _Server(
+        app,
         uvicorn.Config(
-            make_app(service),
+            app,
             host=config.host,
             port=config.port,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=20,
             lifespan="on",
-        )
+            ws="websockets-sansio",
+            ws_max_size=websocket.FRAME_LIMIT,
+            ws_ping_timeout=PONG_WAIT,
+            ws_per_message_deflate=False,  # audio does not shrink, and each connection would cost a quarter MiB
+        ),
     )
     await server.serve()
 

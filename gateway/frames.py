@@ -61,13 +61,13 @@ class InputEnd(_FromClient, frozen=True, tag="input_end"):
 class Resume(_FromClient, frozen=True, tag="resume"):
     """Goes on with a request, here or on another gateway, after the chunk with sequence `after`.
 
-    `open`: the fields that this client goes on with; None: all that have not ended. An empty list only listens.
+    Its open fields are taken over from the connection that streamed them in before, unless this one only listens.
     """
 
     id: Id
     request: str
     after: Annotated[int, Meta(ge=0, lt=10**18)] = 0
-    open: list[str] | None = None
+    listen: bool = False
 
 
 class Cancel(_FromClient, frozen=True, tag="cancel"):

@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -64,6 +64,30 @@ def read_options(app: str, headers: Mapping[str, str]) -> Options:
         seed=_seed(headers),
         trace=_trace(headers),
     )
+
+
+_NAMES: Final = {
+    "idempotency_key": "Idempotency-Key",
+    "traceparent": "traceparent",
+    **{n.lower(): f"Cornstalk-{n}" for n in ("Tenant", "Lane", "Durable", "Deadline", "Seed")},
+    "resume_grace": "Cornstalk-Resume-Grace",
+}
+
+
+def frame_options(app: str, given: Mapping[str, Any]) -> Options:
+    """From the `options` of a frame, by the rules of the headers. Raises BadInput that names the option."""
+    headers: dict[str, str] = {}
+    for name, value in given.items():
+        if name not in _NAMES:
+            raise BadInput(f"no such option; there are {', '.join(_NAMES)}", f"options.{name[:40]}")
+        if not isinstance(value, (str, int, float)):
+            raise BadInput(f"expected text, a number or a bool, got {type(value).__name__}", f"options.{name}")
+        headers[_NAMES[name].lower()] = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        return read_options(app, headers)
+    except BadInput as error:
+        name = next((n for n, header in _NAMES.items() if header == error.field), error.field)
+        raise BadInput(str(error).removeprefix(f"{error.field}: "), f"options.{name}") from error
 
 
 def _key(headers: Mapping[str, str]) -> str | None:

@@ -62,6 +62,8 @@ class Requests:
         self._adopting: dict[str, asyncio.Task[Run | Finish]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._probes: Subscription | None = None
+        self.stopping = False
+        """Clients are sent elsewhere: that they leave does not mean that they give up."""
 
     async def start(self) -> None:
         self._probes = await self._broker.subscribe_core(ALL_ATTACH_PROBES, self._asked)
@@ -148,7 +150,7 @@ class Requests:
             yield run
         finally:
             run.clients -= 1
-            if run.clients == 0 and not run.task.done() and not run.accepted.durable:
+            if run.clients == 0 and not (run.task.done() or run.accepted.durable or self.stopping):
                 run.leaving = asyncio.create_task(self._leave(run))
 
     async def run(self, request: str) -> Run | Finish:

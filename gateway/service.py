@@ -12,18 +12,22 @@ from gateway.admission import Admission
 from gateway.apps import Apps
 from gateway.durable import Durable
 from gateway.requests import Requests
+from gateway.sockets import CONNECTIONS, Sockets
 from gateway.uploads import Uploads
 
 
 class Service:
     """Stateless but for connections and caches: any gateway serves and resumes any request."""
 
-    def __init__(self, broker: Broker, admin_token: str, ack_wait: float = ACK_WAIT) -> None:
+    def __init__(
+        self, broker: Broker, admin_token: str, ack_wait: float = ACK_WAIT, connections: int = CONNECTIONS
+    ) -> None:
         self.broker, self.admin_token = broker, admin_token
         self.facts = Facts(broker)
         self.apps = Apps(broker)
         self.admission = Admission(broker)
         self.uploads = Uploads(broker)
+        self.sockets = Sockets(connections)
         self.requests = Requests(broker, self.facts, self.apps)
         self.durable = Durable(broker, self.requests, ack_wait)
 
@@ -32,6 +36,11 @@ class Service:
         await self.admission.start()
         await self.requests.start()
         await self.durable.start()
+
+    async def drain(self) -> None:
+        """Sends clients elsewhere. That they go gives up none of their requests."""
+        self.requests.stopping = True
+        await self.sockets.close()
 
     async def close(self) -> None:
         """Stops claiming, then driving. What has not ended is taken over elsewhere."""
