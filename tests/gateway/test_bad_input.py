@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,15 +13,12 @@ import pytest_asyncio
 
 from tests.e2e.apps import mixed
 from tests.gateway.raw import Answer, exchange, post
+from tests.gateway.sound import data_url, wav
 from tests.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(40)
-
-
-def data_url(data: bytes, kind: str = "audio/wav") -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+WAV = wav()
 
 
 @pytest_asyncio.fixture(autouse=True, scope="module", loop_scope="module")

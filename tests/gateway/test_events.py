@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -11,8 +12,10 @@ from broker.chunks import ChunkWriter
 from broker.connection import Broker
 from broker.facts import Facts
 from broker.subjects import accepted, chunk, end, finish
-from cornstalk.messages import Accepted, End, Finish, StreamRef, encode
+from cornstalk.messages import Accepted, End, Finish, StreamRef, decode, encode
 from gateway.events import Event, events
+from gateway.follow import Following
+from gateway.requests import Run
 
 NODE = "node"
 
@@ -124,3 +127,26 @@ async def test_chunks_that_are_missing_are_an_error(story: Story) -> None:
 async def test_a_stream_without_a_piece(story: Story) -> None:
     (last,) = await story.told(await story.done(0, 0))
     assert last.kind == "end"
+
+
+class EndedElsewhere:
+    """A driver that finds the Finish of another one before the response has begun here."""
+
+    def __init__(self, last: Finish) -> None:
+        self.head: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._last = last
+
+    async def run(self) -> Finish:
+        self.head.cancel()
+        return self._last
+
+
+async def test_a_request_that_another_gateway_ended_meanwhile_loses_no_piece(story: Story) -> None:
+    await story.pieces(0, "a", "one ", "two ", "three")
+    last = await story.done(0, 3)
+    following = Following(story.broker, story.facts, story.request)
+    (stored,) = [m for m in (await story.facts.read(story.request)).messages if m.subject == accepted(story.request)]
+    run = Run(decode(Accepted, stored.data), following, EndedElsewhere(last))  # type: ignore[arg-type]
+    found = [e async for e in events(story.broker, story.facts, run, story.request, {}, 0)]
+    assert chunks(found) == ["one ", "two ", "three"]
+    assert found[-1].kind == "end"

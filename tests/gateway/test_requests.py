@@ -163,38 +163,45 @@ async def test_who_moved_before_it_was_missed_keeps_the_request(stack: Stack) ->
     async with streaming(stack.clients[0], "moved", service_ms=150, pieces=14, grace=0.5) as response:
         request = response.headers["cornstalk-request"]
         first = await anext(live(response))
-        moved = asyncio.create_task(_rest(stack.clients[1], request, first["id"]))
-
-        async def is_there() -> bool:
-            return await _subscribed(stack, request)
-
-        await eventually(is_there, within=5)
+        there = asyncio.Event()
+        moved = asyncio.create_task(_rest(stack.clients[1], request, first["id"], there))
+        await asyncio.wait_for(there.wait(), 5)
     rest = await moved
     assert told([first, *rest], "text") == one("moved", 14)["text"]
     assert rest[-1]["event"] == "end"
 
 
-async def _rest(client: httpx.AsyncClient, request: str, after: str) -> list[dict[str, Any]]:
+async def _rest(client: httpx.AsyncClient, request: str, after: str, there: asyncio.Event) -> list[dict[str, Any]]:
+    """All events from `after` on; `there` is set with the first."""
+    found = []
     async with client.stream("GET", f"/requests/{request}/events", headers={"Last-Event-ID": after}) as response:
-        return [event async for event in live(response)]
-
-
-async def _subscribed(stack: Stack, request: str) -> bool:
-    """Whether two gateways follow the request's facts."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        subs = (await client.get(f"{stack.server.monitor_url}/subsz?subs=1&limit=10000")).json()["subscriptions_list"]
-    return sum(s["subject"] == f"seen.run.{request}.>" for s in subs) >= 2
+        async for event in live(response):
+            found.append(event)
+            there.set()
+    return found
 
 
 async def test_one_of_two_listeners_may_leave(stack: Stack) -> None:
     async with streaming(stack.clients[0], "two", service_ms=150, pieces=14) as response:
         request = response.headers["cornstalk-request"]
         first = await anext(live(response))
-        other = asyncio.create_task(_rest(stack.clients[0], request, "0"))
-        third = asyncio.create_task(_rest(stack.clients[1], request, first["id"]))
-        await eventually(lambda: _subscribed(stack, request), within=5)
+        here, elsewhere = asyncio.Event(), asyncio.Event()
+        other = asyncio.create_task(_rest(stack.clients[0], request, "0", here))
+        third = asyncio.create_task(_rest(stack.clients[1], request, first["id"], elsewhere))
+        await asyncio.wait_for(asyncio.gather(here.wait(), elsewhere.wait()), 5)
     assert told(await other, "text") == one("two", 14)["text"]
     assert told([first, *(await third)], "text") == one("two", 14)["text"]
+
+
+async def test_a_listener_on_another_gateway_is_enough(stack: Stack) -> None:
+    """Even for a request without a grace."""
+    async with streaming(stack.clients[0], "enough", service_ms=150, pieces=14) as response:
+        request = response.headers["cornstalk-request"]
+        first = await anext(live(response))
+        there = asyncio.Event()
+        rest = asyncio.create_task(_rest(stack.clients[1], request, first["id"], there))
+        await asyncio.wait_for(there.wait(), 5)
+    assert told([first, *(await rest)], "text") == one("enough", 14)["text"]
 
 
 async def test_who_does_not_come_back_has_cancelled(stack: Stack) -> None:

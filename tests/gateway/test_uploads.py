@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
-import os
-import wave
 
 import httpx
 import pytest
 
 from broker.subjects import UPLOADS
 from tests.e2e.apps import mixed
+from tests.gateway.sound import data_url, wav
 from tests.stack import Stack
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-def wav(seconds: float, salt: int = 0) -> bytes:
-    """Sound that is like no other."""
-    data = io.BytesIO()
-    with wave.open(data, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(16_000)
-        out.writeframes(os.urandom(int(32_000 * seconds)) + bytes([salt]) * 2)
-    return data.getvalue()
-
-
-def data_url(data: bytes, kind: str = "audio/wav") -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 async def spooled(stack: Stack) -> int:
@@ -58,7 +40,7 @@ async def test_multipart_and_data_url_are_the_same_and_stored_once(stack: Stack)
 
 
 async def test_a_list_of_uploads_in_order(stack: Stack) -> None:
-    files = [wav(0.1, i) for i in range(3)] + [b"plain text", bytes(1000), b"x"]
+    files = [wav() for i in range(3)] + [b"plain text", bytes(1000), b"x"]
     expected = mixed("l", files=files)
     form = await stack.clients[0].post(
         "/apps/mixed", data={"text": "l"}, files=[("files", (f"{i}", data)) for i, data in enumerate(files)]
@@ -73,7 +55,7 @@ async def test_a_list_of_uploads_in_order(stack: Stack) -> None:
 
 
 async def test_plain_fields_of_a_form_have_the_types_of_the_model(stack: Stack) -> None:
-    sound = wav(0.1)
+    sound = wav()
     fields = {"text": "123", "count": "7", "ratio": "0.5", "loud": "true", "extra": '{"a": [1, "2"]}'}
     form = await stack.clients[0].post("/apps/mixed", data=fields, files={"sound": ("s", sound)})
     assert form.json()["response"] == mixed("123", sound, count=7, ratio=0.5, loud=True, extra={"a": [1, "2"]})
