@@ -24,6 +24,15 @@ from tests.cli.tool import cornstalk
         (["status", "--url", "http://127.0.0.1:1"], 3, "cannot reach"),
         (["invoke", "app", "--url", "http://127.0.0.1:1", "--field", "x"], 2, "not name=value"),
         (["invoke", "app", "--url", "http://127.0.0.1:1"], 3, "cannot reach"),
+        (["invoke", "app", "--url", "http://127.0.0.1:1", "--set", "x"], 2, "not name=value"),
+        (["invoke", "app", "--url", "http://127.0.0.1:1", "--file", "x"], 2, "not name=value"),
+        (["status", "--watch", "--url", "http://127.0.0.1:1"], 3, "cannot reach"),
+        (["trace", "0" * 32], 3, "nothing runs in"),
+        (["trace", "xyz", "--url", "http://127.0.0.1:1"], 2, "expected 32 hex digits"),
+        (["logs"], 3, "no logs in"),
+        (["dlq", "ls"], 3, "nothing runs in"),
+        (["dlq", "ls", "--url", "http://127.0.0.1:1"], 1, "no admin token"),
+        (["dlq", "show", "x"], 2, "ID"),
         (["down"], 0, "nothing runs in"),
     ],
 )
@@ -49,7 +58,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 def test_help_names_every_command() -> None:
     done = cornstalk("--help")
     assert done.returncode == 0
-    for name in ("up", "down", "deploy", "invoke", "status", "demo", "run"):
+    for name in ("up", "down", "deploy", "invoke", "status", "trace", "logs", "dlq", "demo", "run"):
         assert name in done.stdout
 
 

@@ -1,0 +1,250 @@
+"""Looking into a running tree: files in, traces, dead letters, logs, watching; and every exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import wave
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from components.null import digest
+from cornstalk.tasks.null import Null
+from tests.cli.tool import APPS, argv, cornstalk, environment, wait_until
+from tests.cli.trees import pid_of, ready_workers, state_of, up
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Requests of `cornstalk invoke` are kept for their grace of 10 s, others for half a second."""
+    store = tmp_path_factory.mktemp("inspect") / "store"
+    with up(store, "--workers", "1", APPS / "words.py", APPS / "files.py", CORNSTALK_GRACE="0.5"):
+        wait_until(lambda: ready_workers(store) == {"Null": 1, "NullStream": 1}, within=30)
+        yield store
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound, two pictures, and bytes that are neither."""
+    folder = tmp_path_factory.mktemp("files")
+    with wave.open(str(folder / "a.wav"), "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(8000)
+        sound.writeframes(bytes(1600))
+    for shade in (0, 255):
+        (folder / f"{shade}.png").write_bytes(png(shade))
+    (folder / "note.txt").write_text("no sound")
+    return folder
+
+
+def png(shade: int) -> bytes:
+    """One grey pixel."""
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + part(b"IHDR", head)
+        + part(b"IDAT", zlib.compress(bytes([0, shade])))
+        + part(b"IEND", b"")
+    )
+
+
+def mark(**inputs: Any) -> str:
+    """What the null task of the app answers."""
+    return digest("cli", {**Null.defaults, **inputs})
+
+
+def asked(tree: Path, *args: str | Path) -> dict[str, Any]:
+    done = cornstalk("invoke", *args, "--json", "--store", tree)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def failing(tree: Path, fail: str = "raise") -> str:
+    """The id of a request that failed."""
+    done = cornstalk("invoke", "files", "--set", "text=a secret", "--set", f"fail={fail}", "--store", tree)
+    assert done.returncode == 1
+    return done.stderr.split()[2]
+
+
+def test_files_find_their_fields(tree: Path, files: Path) -> None:
+    sound, dark, light, note = (files / name for name in ("a.wav", "0.png", "255.png", "note.txt"))
+    named = asked(tree, "files", "--audio", sound, "--image", dark, "--image", light, "--file", f"other={note}")
+    by_field = [
+        ("--file", f"{name}={path}")
+        for name, path in zip(["sound", "pictures", "pictures", "other"], (sound, dark, light, note), strict=True)
+    ]
+    plain = asked(tree, "files", *(part for pair in by_field for part in pair), "--field", "text=")
+    expected = [mark(text=""), *(mark(upload=path.read_bytes()) for path in (sound, dark, light, note))]
+    assert named["response"]["digests"] == plain["response"]["digests"] == expected
+
+
+def test_text_is_streamed_or_printed_whole(tree: Path) -> None:
+    shown = [
+        cornstalk("invoke", "words", "x", flag, "--store", tree).stdout.splitlines()
+        for flag in ("--stream", "--no-stream")
+    ]
+    assert shown[0][0] == shown[1][1].removeprefix("text: ")
+    assert shown[0][1] == shown[1][0]
+
+
+def test_a_trace_of_a_request_that_ended(tree: Path, tmp_path: Path) -> None:
+    request = asked(tree, "words", "x", "--set", "service_ms=20")["request"]
+    page = tmp_path / "trace.html"
+    done = cornstalk("trace", request, "--html", page, "--store", tree)
+    assert done.returncode == 0, done.stderr
+    head, *rest = done.stdout.splitlines()
+    assert head.split()[:4] == ["request", request, "words", "done"]
+    [talk] = [line for line in rest if line.startswith("talk#0")]
+    queue, _, run, first = map(float, talk.split()[-4:])
+    assert run >= 80
+    assert 20 <= first - queue <= run + 60
+    assert rest[-1] == str(page)
+    assert request in page.read_text()
+    view = json.loads(cornstalk("trace", request, "--json", "--store", tree).stdout)
+    assert {node["outcome"] for node in view["nodes"]} == {"done"}
+
+
+def test_a_trace_of_a_request_that_runs(tree: Path) -> None:
+    with (
+        httpx.Client(base_url=state_of(tree).url) as client,
+        client.stream(
+            "POST",
+            "/apps/words",
+            json={"text": "r", "pieces": 1000, "service_ms": 50},
+            headers={"Accept": "text/event-stream"},
+        ) as response,
+    ):
+        request = response.headers["cornstalk-request"]
+        pieces = response.iter_bytes()
+        next(pieces)
+        done = cornstalk("trace", request, "--store", tree)
+        assert client.delete(f"/requests/{request}").status_code == 202
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split()[3] == "running"
+    assert "◆" in next(line for line in done.stdout.splitlines() if line.startswith("talk#0"))
+
+
+def test_a_trace_of_a_request_that_failed(tree: Path, tmp_path: Path) -> None:
+    request = failing(tree)
+    page = tmp_path / "trace.html"
+    done = cornstalk("trace", request, "--html", page, "--store", tree)
+    assert done.returncode == 0, done.stderr
+    assert "mark#0 (failed): asked to fail [asked_to_fail] (app.py:" in done.stdout
+    assert "request failed: " in done.stdout
+    assert "asked to fail" in page.read_text()
+    assert "a secret" not in page.read_text()
+
+
+def test_a_trace_that_was_purged_says_so(tree: Path) -> None:
+    request = httpx.post(f"{state_of(tree).url}/apps/files", json={}).json()["request"]
+    wait_until(lambda: cornstalk("trace", request, "--store", tree).returncode == 1, within=20)
+    done = cornstalk("trace", request, "--store", tree)
+    assert f"request {request} ended done, and what happened was purged" in done.stderr
+    assert done.stdout == ""
+
+
+def test_dead_letters_keep_their_payload_to_themselves(tree: Path) -> None:
+    request = failing(tree)
+    listed = cornstalk("dlq", "ls", "--store", tree)
+    assert listed.returncode == 0, listed.stderr
+    newest = listed.stdout.splitlines()[1]
+    assert request in newest
+    assert "asked to fail [asked_to_fail]" in newest
+    letters = json.loads(cornstalk("dlq", "ls", "--json", "-n", "1", "--store", tree).stdout)["dead_letters"]
+    assert [letter["request"] for letter in letters] == [request]
+    id = str(letters[0]["id"])
+    shown = cornstalk("dlq", "show", id, "--store", tree)
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["attempts", "1"] in lines
+    assert ["input", "text", "str,", "9", "bytes"] in lines
+    assert "a secret" not in listed.stdout + shown.stdout
+    assert '"a secret"' in cornstalk("dlq", "show", id, "--payload", "--store", tree).stdout
+    assert json.loads(cornstalk("dlq", "show", id, "--json", "--store", tree).stdout)["item"]["lane"] == "interactive"
+
+
+def test_a_worker_that_dies_each_time_is_traced_as_poison(tree: Path) -> None:
+    request = failing(tree, "exit")
+    done = cornstalk("trace", request, "--store", tree)
+    assert "mark#0 (failed, 3 restarts): its worker died each time it was started [poison]" in done.stdout
+    assert "poison" in cornstalk("dlq", "ls", "-n", "1", "--store", tree).stdout
+
+
+def test_logs_of_a_running_tree(tree: Path) -> None:
+    done = cornstalk("logs", "nats", "-n", "1000", "--store", tree)
+    assert "Server is ready" in done.stdout
+    every = cornstalk("logs", "--store", tree).stdout
+    assert "operator" in every
+    assert "null-cli-" in every
+
+
+def test_watching_from_a_script(tree: Path) -> None:
+    args = argv("status", "--watch", "--store", tree)
+    with subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        assert process.stdout is not None
+        while "gateway-0: pid" not in process.stdout.readline():
+            pass
+        before = pid_of(tree, "gateway-0")
+        os.kill(before, signal.SIGKILL)
+        while "gateway-0: pid" not in (line := process.stdout.readline()) or f" {before}," in line:
+            assert line
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_watching_on_a_terminal_draws_in_place(tree: Path) -> None:
+    ours, theirs = pty.openpty()
+    env = environment(TERM="xterm", COLUMNS="120", LINES="50")
+    with subprocess.Popen(argv("status", "--watch", "--store", tree), stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        while shown.count(b"COMPONENT") < 3:
+            shown += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: process.poll() is not None)
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"\x1b[1A" in shown  # the cursor goes back up
+
+
+@pytest.mark.parametrize(
+    ("code", "args"),
+    [
+        (0, ["invoke", "words", "x"]),
+        (1, ["invoke", "words", "x", "--set", "pieces=many"]),
+        (1, ["trace", "0" * 32]),
+        (1, ["dlq", "show", "999999"]),
+        (2, ["invoke", "words", "--image", __file__]),
+        (2, ["invoke", "files", "--audio", "missing.wav"]),
+        (2, ["logs", "nobody"]),
+        (4, ["invoke", "words", "x", "--set", "service_ms=5000", "--deadline", "0.5"]),
+    ],
+)
+def test_exit_codes(tree: Path, code: int, args: list[str]) -> None:
+    done = cornstalk(*args, "--store", tree)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_uploads_are_what_the_app_says(tree: Path, files: Path) -> None:
+    done = cornstalk("invoke", "files", "--audio", files / "note.txt", "--store", tree)
+    assert done.returncode == 1
+    assert "sound" in done.stderr
+    assert "unsupported_media" in done.stderr
