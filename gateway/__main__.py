@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
-from gateway import deadletters, websocket
+from gateway import deadletters, resumable, websocket
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
@@ -81,6 +81,7 @@ def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
     app.include_router(router)
     app.include_router(websocket.router)
     app.include_router(deadletters.router)
+    app.include_router(resumable.router)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT)
     install(app)
     return app

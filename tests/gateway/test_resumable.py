@@ -18,6 +18,7 @@ from broker.uploads import PART
 from tests.e2e.apps import APPS, mixed
 from tests.gateway.test_uploads import wav
 from tests.stack import Stack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -112,12 +113,15 @@ async def test_in_pieces_through_either_gateway(stack: Stack) -> None:
 async def test_a_cut_in_the_middle_of_a_body_loses_less_than_a_part(stack: Stack) -> None:
     sound = wav(80.0)
     cut = 2 * PART + 4321
-    reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports[0])
+    _, writer = await asyncio.open_connection("127.0.0.1", stack.ports[0])
     head = f"PUT /uploads/{digest_of(sound)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sound)}\r\n"
     writer.write(f"{head}Content-Range: bytes 0-{len(sound) - 1}/{len(sound)}\r\n\r\n".encode() + sound[:cut])
     await writer.drain()
-    while await offset(stack.clients[0], sound) < 2 * PART:
-        await asyncio.sleep(0.01)
+
+    async def two_are_there() -> bool:
+        return await offset(stack.clients[0], sound) == 2 * PART
+
+    await eventually(two_are_there, within=10)
     writer.transport.abort()
     there = await offset(stack.clients[1], sound)
     assert there == 2 * PART
