@@ -48,7 +48,7 @@ class Ask:
         headers = {
             "Accept": "text/event-stream",
             "Idempotency-Key": self.key,
-            "Cornstalk-Deadline": f"{left:.3f}",
+            "Cornstalk-Deadline": f"{left:.9g}",
             "Cornstalk-Resume-Grace": f"{self.resume_grace:g}",
         }
         if self.seed is not None:

@@ -75,7 +75,8 @@ class Conversation(Generic[R]):
         if self.request:
             headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(self._last)} if self._last else {})
             return Send("GET", f"{self._url}/requests/{self.request}/events", headers)
-        headers = self._ask.headers(max(0.001, self._deadline - self._clock()))
+        again = self._tries > 1
+        headers = self._ask.headers(max(0.001, self._deadline - self._clock()) if again else self._ask.deadline)
         headers["Content-Type"] = self._body.media_type
         return Send("POST", f"{self._url}{self._ask.path}", headers, self._body.content)
 

@@ -25,14 +25,12 @@ from cornstalk.errors import (
 )
 from cornstalk.types import Stream
 from tests.client.conftest import urls_of
+from tests.client.media import PNG, WAV
 from tests.e2e.apps import APPS, chain, mixed, one
 from tests.stack import Stack, free_port
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
 class Question(BaseModel):
@@ -133,6 +131,9 @@ async def test_bad_input_names_the_field(client: AsyncClient) -> None:
     with pytest.raises(UnsupportedMedia) as wrong:
         await client.invoke("mixed", text="x", sound=PNG)
     assert wrong.value.field == "sound"
+    with pytest.raises(BadInput) as passed:
+        await client.invoke("one", text="x", deadline=0)
+    assert passed.value.field == "Cornstalk-Deadline"
     with pytest.raises(BadInput, match=r"http://HOST:PORT"):
         AsyncClient("localhost:8000")
     with pytest.raises(TypeError, match="binary mode"):

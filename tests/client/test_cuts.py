@@ -14,6 +14,7 @@ from cornstalk import AsyncClient, Client
 from cornstalk.client import Chunk
 from cornstalk.client.aio import AsyncAnswerStream
 from tests.client.conftest import urls_of
+from tests.client.media import wav
 from tests.client.proxy import CuttingProxy
 from tests.e2e.apps import chain, mixed
 from tests.stack import Stack
@@ -73,15 +74,15 @@ async def test_cut_anywhere(stack: Stack, seed: int) -> None:
 
 
 async def test_an_upload_that_got_no_answer_is_sent_again_and_run_once(stack: Stack) -> None:
-    wav = b"RIFF\x24\x00\x00\x00WAVEfmt " + random.Random(1).randbytes(300_000)
+    sound = wav(random.Random(1).randbytes(300_000))
     before = await accepted(stack)
     async with (
         CuttingProxy(stack.ports[0], iter([0, 0, 40, None, None])) as proxy,
         AsyncClient(proxy.url) as client,
     ):
-        answer = await client.invoke("mixed", text="u", sound=wav)
+        answer = await client.invoke("mixed", text="u", sound=sound)
         assert (proxy.resets, proxy.connections) == (3, 4)
-    assert answer.response == mixed("u", sound=wav)
+    assert answer.response == mixed("u", sound=sound)
     assert await accepted(stack) - before == {answer.request}
 
 

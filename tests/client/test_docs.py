@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.media import WAV
 from tests.stack import ROOT, Stack
 
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"// (\w+\.mjs)\n")
-WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
 RUN = {
     "bash": ("block.sh", ["bash", "-euo", "pipefail"]),
     "python": ("block.py", [sys.executable, "-W", "error"]),

@@ -11,6 +11,7 @@ from cornstalk import AsyncClient, Stream
 from cornstalk.client import Chunk
 from cornstalk.types import Audio
 from tests.client.conftest import urls_of
+from tests.client.media import WAV
 from tests.client.proxy import CuttingProxy
 from tests.client.standin.standin import QUESTION, WORDS
 from tests.client.standin.standin import spoken as speech_of
@@ -18,7 +19,6 @@ from tests.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
 TEXT = "".join(WORDS)
 
 
