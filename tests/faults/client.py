@@ -42,19 +42,20 @@ class Answer:
         return self.end["response"] | {name: "".join(pieces) for name, pieces in self.pieces.items()}
 
     def take(self, frame: str) -> None:
-        """One server-sent event. Nothing may come twice, out of order, or after the end."""
+        """One server-sent event."""
         lines = dict(line.split(": ", 1) for line in frame.splitlines() if not line.startswith(":"))
-        if not lines:
-            return
-        assert self.end is None, f"{lines['event']} after the end"
-        data = json.loads(lines["data"])
-        if lines["event"] == "chunk":
-            seq = int(lines["id"])
+        if lines:
+            self.add(lines["event"], int(lines.get("id", "0")), json.loads(lines["data"]))
+
+    def add(self, kind: str, seq: int, data: dict[str, Any]) -> None:
+        """One event. Nothing may come twice, out of order, or after the end."""
+        assert self.end is None, f"{kind} after the end"
+        if kind == "chunk":
             assert seq > self.last, f"chunk {seq} after {self.last}"
             self.last = seq
             self.pieces.setdefault(data["field"], []).append(data["data"])
         else:
-            assert lines["event"] in ("end", "error")
+            assert kind in ("end", "error"), data
             self.end = data
 
 

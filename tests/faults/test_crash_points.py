@@ -18,9 +18,10 @@ import httpx
 import pytest
 
 from broker.topology import remove_component
-from tests.e2e.apps import chain, one
+from tests.e2e.apps import APPS, chain, live, one
 from tests.faults.apps import lineage, turns
 from tests.faults.client import Answer, ask, request_id
+from tests.faults.live import speak
 from tests.faults.lives import component, lead, restart, supervised, working
 from tests.faults.stored import begun, nothing_left, queues_empty
 from tests.stack import ROOT, Child, Stack
@@ -177,6 +178,24 @@ async def in_adoption(case: Case) -> None:
     assert any(answer.cuts >= 2 for answer in case.answers)
 
 
+async def in_live_input(case: Case) -> None:
+    """The gateway that stores what the client streams in dies; the client says again what is not stored."""
+    if not any("-live-echo-" in name for name in case.stack.children):
+        await case.stack.wait_ready()
+        await case.stack.deploy(APPS / "live.py")
+    await case.arm(("gateway0", case.point))
+
+    async def spoken(number: int) -> Answer:
+        key = f"{case.point} {number}"
+        text = f"{key}: " + "0123456789abcdef" * 6
+        answer = await speak(case.stack.ports, text, key, within=WITHIN)
+        right = live(text)
+        assert {name: answer.response[name] for name in right} == right
+        return answer
+
+    await case.until_dead(spoken)
+
+
 async def in_cancel(case: Case) -> None:
     """The cancel is stored: the request ends so, whoever was told."""
     await case.arm(("gateway0", case.point))
@@ -282,6 +301,9 @@ CASES: Final[dict[str, Run]] = {
     "gateway.accepted": in_gateway,
     "gateway.told": in_gateway,
     "gateway.adopting": in_adoption,
+    "gateway.input": in_live_input,
+    "gateway.input_flushed": in_live_input,
+    "gateway.input_ended": in_live_input,
     "gateway.cancelled": in_cancel,
     "gateway.queued": in_queueing,
     "gateway.driven": in_queueing,
