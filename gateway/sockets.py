@@ -11,6 +11,8 @@ CONNECTIONS: Final = 4096
 """Connections at once."""
 DRAIN: Final = 5.0
 """Seconds that requests under way get to end when this gateway stops."""
+CLOSE_WAIT: Final = 2.0
+"""Seconds that sending a close frame may take."""
 
 
 class Stoppable(Protocol):
@@ -56,8 +58,14 @@ class Sockets:
         self._stopping = True
         for connection in list(self._open):
             connection.stop()
-        try:
-            await asyncio.wait_for(self._empty.wait(), drain)
-        except TimeoutError:
+        if not await self._emptied(drain):
             for connection in list(self._open):
                 connection.leave()
+            await self._emptied(CLOSE_WAIT)
+
+    async def _emptied(self, within: float) -> bool:
+        try:
+            await asyncio.wait_for(self._empty.wait(), within)
+        except TimeoutError:
+            return False
+        return True

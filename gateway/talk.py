@@ -46,6 +46,8 @@ class Talk:
         self._request = ""
         self._live: LiveInput | None = None
         self._input_lost = False
+        self.over = False
+        """The client is told, or is being told, how the request ended: its id is free again."""
         self._opened = asyncio.Event()
 
     async def run(self, frame: Invoke | Resume) -> None:
@@ -63,6 +65,7 @@ class Talk:
         except Exception as error:  # one that nobody foresaw ends this request only
             if not isinstance(error, (CornstalkError, BrokerError)):
                 log.error("request %s cannot be told: %s", self._request or "(not accepted)", where(error))
+            self.over = True
             await self._fail(error)
         finally:
             self._opened.set()
@@ -73,8 +76,8 @@ class Talk:
         Raises BadInput, TakenOver and what the broker raises.
         """
         await self._opened.wait()
-        if not self._request:
-            return  # it was refused
+        if self.over or not self._request:
+            return  # the client is told of its end, or that it was refused
         if isinstance(frame, Cancel):
             await self._service.requests.cancel(self._request, "cancelled by the client")
             return
@@ -147,6 +150,7 @@ class Talk:
     async def _tell(self, run: Run | Finish, app: App | None, after: int) -> None:
         broker, facts, media = self._service.broker, self._service.facts, self._service.media_types(app)
         async for event in events(broker, facts, run, self._request, media, after):
+            self.over = event.kind in ("end", "error")
             if event.kind != "ping":  # the protocol's own pings say that the connection lives
                 await self._say(event.kind, event.data, event.seq)
                 crash_at("gateway.told")

@@ -32,6 +32,7 @@ from cornstalk.traces import where
 from gateway.errors import answer_of
 from gateway.frames import BadFrame, Cancel, Frame, Garbled, Input, InputEnd, Invoke, Ping, Resume, join, read
 from gateway.service import Service
+from gateway.sockets import CLOSE_WAIT
 from gateway.talk import Gone, Talk
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,6 @@ REQUESTS: Final = 32
 """Requests under way on one connection."""
 TAKE_WAIT: Final = 60.0
 """Seconds a client may leave one frame untaken before it counts as gone."""
-CLOSE_WAIT: Final = 2.0
-"""Seconds that sending a close frame may take."""
 OVER: Final = 256
 """Ids of ended requests for which late frames are dropped without a word."""
 
@@ -55,31 +54,15 @@ async def converse(socket: WebSocket, name: str) -> None:
     """One connection, to its end."""
     service: Service = socket.app.state.service
     await socket.accept()
-    refused = await _refusal(service, socket, name)
-    if refused is not None:
-        await socket.close(*refused)
-        return
-    connection = Connection(service, socket, name)
-    with service.sockets.held(connection):
-        await connection.run()
-
-
-async def _refusal(service: Service, socket: WebSocket, name: str) -> tuple[int, str] | None:
-    """Why there can be no conversation: a close code and a reason."""
     origin = socket.headers.get("origin")  # unlike fetch, a WebSocket is open to any page that a user visits
     if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
-        return 4403, "this page is of another origin than the gateway"
-    if service.sockets.full:
-        return 4429, "this gateway has as many connections as it takes: try another, or later"
-    try:
-        await service.apps.current(name)
-    except UnknownApp as error:
-        return 4404, _reason(error)
-    except AppError as error:
-        return 1011, _reason(error)
-    except BrokerError as error:
-        return 1013, _reason(error)
-    return None
+        await socket.close(4403, "this page is of another origin than the gateway")
+    elif service.sockets.full:
+        await socket.close(4429, "this gateway has as many connections as it takes: try another, or later")
+    else:
+        connection = Connection(service, socket, name)
+        with service.sockets.held(connection):
+            await connection.run()
 
 
 class Connection:
@@ -96,6 +79,7 @@ class Connection:
 
     async def run(self) -> None:
         """To the end of the connection; then its requests are left."""
+        await self._look_up()
         reading = asyncio.create_task(self._read())
         try:
             await asyncio.wait((reading, self._close), return_when=asyncio.FIRST_COMPLETED)
@@ -122,6 +106,16 @@ class Connection:
     def _shut(self, code: int, reason: str) -> None:
         if not self._close.done():
             self._close.set_result((code, reason))
+
+    async def _look_up(self) -> None:
+        try:
+            await self._service.apps.current(self._app)
+        except UnknownApp as error:
+            self._shut(4404, _reason(error))
+        except AppError as error:
+            self._shut(1011, _reason(error))
+        except BrokerError as error:
+            self._shut(1013, _reason(error))
 
     async def _read(self) -> None:
         with suppress(WebSocketDisconnect, Gone):
@@ -171,7 +165,8 @@ class Connection:
     def _begin(self, frame: Invoke | Resume) -> None:
         if self._stopping:
             raise Refused("this gateway stops: connect to another one", retry_after=1.0)
-        if frame.id in self._talks:
+        there = self._talks.get(frame.id)
+        if there is not None and not there.over:
             raise BadInput("a request of this id is under way on this connection", "id")
         if len(self._talks) >= REQUESTS:
             raise Refused(f"{REQUESTS} requests are under way on this connection", retry_after=1.0)
@@ -188,12 +183,17 @@ class Connection:
         except Gone:
             self._shut(1008, f"took nothing for {TAKE_WAIT:.0f} s")
         finally:
-            del self._talks[frame.id]
-            self._over[frame.id] = None
-            if len(self._over) > OVER:
-                self._over.popitem(last=False)
+            self._forget(frame.id, talk)
             if self._stopping and not self._talks:
                 self.leave()
+
+    def _forget(self, id: str, talk: Talk) -> None:
+        if self._talks.get(id) is not talk:
+            return  # the client has used the id again
+        del self._talks[id]
+        self._over[id] = None
+        if len(self._over) > OVER:
+            self._over.popitem(last=False)
 
     async def _refuse(self, id: str, error: Exception) -> None:
         """Tells of a frame from which nothing came, or of what a gateway cannot go on with."""

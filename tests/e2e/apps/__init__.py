@@ -36,6 +36,13 @@ def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
     return {"joined": joined, "text": talk, "echo": stream_of(digest_of(NullStream(name="echo"), text="e"), 0, talk)}
 
 
+def live(text: str, title: str = "t", look: bool = False) -> dict[str, str]:
+    """The response of live.py to a text that was streamed in."""
+    echo = stream_of(digest_of(NullStream(name="live-echo"), text=title), 0, text)
+    looked = look and text.startswith("look")
+    return {"echo": echo, "back": text, "whole": digest_of(Null(name="live-value"), text=text) if looked else ""}
+
+
 def mixed(text: str, sound: bytes | None = None, files: Sequence[bytes] = (), **plain: Any) -> dict[str, Any]:
     """The response of mixed.py."""
     texts = [json.dumps(plain.get(name, default)) for name, default in _PLAIN.items()]
