@@ -16,6 +16,9 @@ from cornstalk.testing.store import REQUEST, Output, Store
 ACCEPTED_AT: Final = 1767225600.0
 """2026-01-01 00:00 UTC: `now()` in a test."""
 
+STALL: Final = 10.0
+"""Seconds without a step, twice: an engine waits for what never comes."""
+
 
 def new_pass(store: Store, strict: bool = False) -> Pass:
     """The next pass over what is stored."""
@@ -118,4 +121,13 @@ class Driver:
             firsts = {output for output, pieces in store.pieces.items() if pieces}
             if outcome.kind == "done" and not self.head.done() and begins(outcome.value, run, store.ends, firsts):
                 self.head.set_result(Head(self, outcome.value, stream_fields(outcome.value, run)))
-            await store.change()
+            await self._change()
+
+    async def _change(self) -> None:
+        """Until something is stored. Raises AssertionError if nothing is, for a long time."""
+        for _ in range(2):  # a debugger may have held the loop during the first
+            try:
+                return await asyncio.wait_for(self.store.change(), STALL)
+            except TimeoutError:
+                continue
+        raise AssertionError(f"no call ends any more; under way: {', '.join(self.executor.under_way) or 'none'}")

@@ -49,6 +49,11 @@ class Executor:
             if job := self._running.get(token):
                 job.cancel()
 
+    @property
+    def under_way(self) -> list[str]:
+        """Ids of the calls that have not ended, those that wait for an input included."""
+        return [self.ids[token] for token, job in self._running.items() if not job.done()]
+
     def crash(self) -> None:
         """Everything under way is gone."""
         self._turns.stop()

@@ -279,6 +279,17 @@ def test_an_async_engine_of_a_plain_run_must_not_wait() -> None:
         run_plain(task, "long", {LLM: waits})
 
 
+def test_a_run_that_stalls_says_which_calls_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(prompt: str, images: list[str]) -> AsyncIterator[tuple[str, Any]]:
+        await asyncio.Event().wait()
+        yield "text", ""
+
+    monkeypatch.setattr("cornstalk.testing.driver.STALL", 0.05)
+    task = composite(lambda self, q: [self.echo(x=q).s, self.brain(prompt=q).text + "!"])
+    with pytest.raises(AssertionError, match="no call ends any more; under way: brain#0"):
+        run_recorded(task, "q", {**ENGINES, LLM: never})
+
+
 class Listen(UnitTask):
     class Out(BaseModel):
         words: str

@@ -57,7 +57,8 @@ class Program:
         return [self.pick(self.known["t"])] if self.known["t"] and self.pick([True, False]) else []
 
     def ms(self) -> int:
-        return self.pick([0, 0, 0, 2, 5])
+        ms: int = self.pick([0, 0, 0, 2, 5])
+        return ms
 
     # ------------------------------------------------------------ statements
 
