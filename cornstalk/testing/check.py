@@ -28,13 +28,13 @@ class CheckFailed(AssertionError):
     """Raised by `check`: says which two runs differ, and where."""
 
 
-def check(task: CompositeTask | App, request: Any, engines: Engines) -> Run | None:
+def check(task: CompositeTask | App, request: Any, engines: Engines) -> Run:
     """Runs one request in every way that serving it may, and compares; raises CheckFailed for the first difference.
 
     In order: ordinary Python; recorded and replayed; its last pass once more (finds a clock, chance or a global that
     reaches only the response); strict (finds looking at results that cannot be seen); ends in reverse and in shuffled
-    orders; a crash after each step. A request that ends with an error is checked in the same way. The recorded run is
-    returned, None if the request ended with an error.
+    orders; a crash after each step. Returns the recorded run. A request that ends with an error is checked in the same
+    way; when all agree on it, it is raised.
     """
     composite, request = subject(task, request)
     plain = Plain(engines)
@@ -56,7 +56,7 @@ def check(task: CompositeTask | App, request: Any, engines: Engines) -> Run | No
     for step in range(1, steps + 1, -(-steps // CRASHES) or 1):
         crashed = record(composite, request, engines, crash_at=step)
         _same(f"plain Python and a crash after step {step} of {steps}", expected, crashed)
-    return first.result() if first.error is None else None
+    return first.result()
 
 
 def _ended(run: Recording) -> Ending:
