@@ -43,6 +43,13 @@ def live(text: str, title: str = "t", look: bool = False) -> dict[str, str]:
     return {"echo": echo, "back": text, "whole": digest_of(Null(name="live-value"), text=text) if looked else ""}
 
 
+def talk(text: str) -> dict[str, str]:
+    """What served_live.py makes of a text: an echo, and an echo of the echo."""
+    echo = NullStream(name="sl-echo")
+    first = stream_of(digest_of(echo, text="first"), 0, text)
+    return {"first": first, "text": stream_of(digest_of(echo, text="second"), 0, first)}
+
+
 def mixed(text: str, sound: bytes | None = None, files: Sequence[bytes] = (), **plain: Any) -> dict[str, Any]:
     """The response of mixed.py."""
     texts = [json.dumps(plain.get(name, default)) for name, default in _PLAIN.items()]
