@@ -150,7 +150,8 @@ async def test_who_comes_back_within_the_grace_keeps_the_request(stack: Stack, g
     text = f"back{gateway}"
     async with streaming(stack.clients[0], text, service_ms=150, pieces=10, grace=1.0) as response:
         request = response.headers["cornstalk-request"]
-        first = await anext(live(response))
+        stream = live(response)  # held: when it goes, so does the connection
+        first = await anext(stream)
     headers = {"Last-Event-ID": first["id"]}
     async with stack.clients[gateway].stream("GET", f"/requests/{request}/events", headers=headers) as response:
         rest = [event async for event in live(response)]
@@ -162,7 +163,8 @@ async def test_who_moved_before_it_was_missed_keeps_the_request(stack: Stack) ->
     """The old connection is noticed to be gone only after the new one was there on another gateway."""
     async with streaming(stack.clients[0], "moved", service_ms=150, pieces=14, grace=0.5) as response:
         request = response.headers["cornstalk-request"]
-        first = await anext(live(response))
+        stream = live(response)  # held: when it goes, so does the connection
+        first = await anext(stream)
         there = asyncio.Event()
         moved = asyncio.create_task(_rest(stack.clients[1], request, first["id"], there))
         await asyncio.wait_for(there.wait(), 5)
@@ -184,7 +186,8 @@ async def _rest(client: httpx.AsyncClient, request: str, after: str, there: asyn
 async def test_one_of_two_listeners_may_leave(stack: Stack) -> None:
     async with streaming(stack.clients[0], "two", service_ms=150, pieces=14) as response:
         request = response.headers["cornstalk-request"]
-        first = await anext(live(response))
+        stream = live(response)  # held: when it goes, so does the connection
+        first = await anext(stream)
         here, elsewhere = asyncio.Event(), asyncio.Event()
         other = asyncio.create_task(_rest(stack.clients[0], request, "0", here))
         third = asyncio.create_task(_rest(stack.clients[1], request, first["id"], elsewhere))
@@ -197,7 +200,8 @@ async def test_a_listener_on_another_gateway_is_enough(stack: Stack) -> None:
     """Even for a request without a grace."""
     async with streaming(stack.clients[0], "enough", service_ms=150, pieces=14) as response:
         request = response.headers["cornstalk-request"]
-        first = await anext(live(response))
+        stream = live(response)  # held: when it goes, so does the connection
+        first = await anext(stream)
         there = asyncio.Event()
         rest = asyncio.create_task(_rest(stack.clients[1], request, first["id"], there))
         await asyncio.wait_for(there.wait(), 5)
