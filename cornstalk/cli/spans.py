@@ -87,7 +87,13 @@ def timeline(view: View, now: float) -> Timeline:
     last = max(0.0, end - zero)
     found = [_span(node, about, zero, last) for node, about in rows]
     total = max([last, *(span.ended for span in found)])
-    return Timeline(zero, total, sorted(found, key=lambda span: (span.published, span.started, span.gen)))
+    return Timeline(zero, total, sorted(found, key=_begun))
+
+
+def _begun(span: Span) -> float:
+    """Those of one pass that could run at once stay in the order in which they were called."""
+    at: float = span.about["times"].get("ready", 0.0)
+    return at or span.about["times"].get("published", 0.0) or span.about["times"].get("recorded", 0.0)
 
 
 def _generations(node: View) -> Iterator[View]:
