@@ -94,7 +94,7 @@ def test_a_call_in_a_generator_left_unfinished_fails_loudly_not_late() -> None:
         return 1
 
     assert run(composite(invoke))[0] == 1
-    with pytest.raises(RuntimeError, match="inside invoke"):
+    with pytest.raises(RuntimeError, match="inside the invoke"):
         next(kept[0])
 
 
@@ -474,7 +474,7 @@ def test_a_thread_cannot_take_part() -> None:
         thread.join()
         return failures
 
-    assert "inside invoke" in run(composite(invoke), "q")[0][0]
+    assert "inside the invoke" in run(composite(invoke), "q")[0][0]
 
 
 @pytest.mark.parametrize("use", [lambda task, s: task.echo(x=1), lambda task, s: len(s)])

@@ -25,7 +25,7 @@ class Model(UnitTask):
     tuning: ClassVar[frozenset[str]] = frozenset({"slots"})
     model: str
     slots: int = 4
-    options: dict[str, int] = {}  # noqa: RUF012
+    options: dict[str, int] = {}
 
     def __call__(self, *, prompt: str, images: list[Tensor] = [], source: Stream[str] = "") -> Out:  # noqa: B006
         raise NotImplementedError
