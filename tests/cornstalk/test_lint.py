@@ -136,6 +136,11 @@ def test_functions_that_invoke_names_are_looked_at_and_others_are_not() -> None:
     assert codes("return q", helper) == []
 
 
+def test_what_helpers_ask_the_type_of_is_their_own_affair() -> None:
+    helper = "def kind(node): return type(node)"
+    assert codes("return kind(q)", helper) == []
+
+
 def test_derived_composites_are_looked_at_but_not_how_they_are_made() -> None:
     source = """
     import cornstalk as cs, random
