@@ -2,7 +2,7 @@
 
     binary frame = length of the header (uint16, big-endian) | header, a JSON object in UTF-8 | the bytes
 
-Pure. `docs/clients.md` describes the conversation; the structs here say what a client may send.
+Pure. `docs/websocket.md` describes the conversation; the structs here say what a client may send.
 """
 
 from __future__ import annotations

@@ -6,9 +6,12 @@ import asyncio
 import base64
 import itertools
 import json
+import re
 import signal
 import socket
 import struct
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -23,7 +26,7 @@ from gateway.options import frame_options
 from gateway.websocket import FRAME_LIMIT, REQUESTS
 from tests.e2e.apps import APPS, one
 from tests.gateway.ws import Client, Frame, connected
-from tests.stack import Stack
+from tests.stack import ROOT, Stack
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -147,6 +150,17 @@ async def test_the_same_key_is_the_same_request(stack: Stack) -> None:
         assert a.of("k") == b.of("k")
         await b.send("invoke", id="o", input={"text": "other"}, options={"idempotency_key": "w"})
         assert (await b.receive())["error"]["field"] == "Idempotency-Key"
+
+
+async def test_the_example_of_the_docs(stack: Stack) -> None:
+    app, client, says = re.findall(r"^```\w+\n(.*?)^```$", (ROOT / "docs" / "websocket.md").read_text(), re.M | re.S)
+    for name, code in (("echo_app.py", app), ("client.py", client)):
+        (stack.home / name).write_text(code.replace("127.0.0.1:8700", f"127.0.0.1:{stack.ports[0]}"))
+    await stack.deploy(stack.home / "echo_app.py")
+    argv = (sys.executable, "-W", "error", stack.home / "client.py")
+    process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=PIPE)
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert (out.decode(), err.decode()) == (says, "")
 
 
 # ------------------------------------------------------------ cancelling and leaving
