@@ -13,6 +13,7 @@ from cornstalk.record import Pass
 from cornstalk.types import Upload
 
 SOUND = Upload("0" * 64, 4, "audio/wav")
+PICTURE = Upload("1" * 64, 4, "image/png")
 
 
 def load(name: str) -> App:
@@ -31,7 +32,8 @@ def test_both_apps_hear_with_the_same_ear() -> None:
     spoken, transcribe = load("spoken_answer.py").components(), load("transcribe.py").components()
     assert set(transcribe) < set(spoken)
     assert {type(t).__name__ for t in transcribe.values()} == {"AudioEncoder", "Transcriber"}
-    assert {type(t).__name__ for t in spoken.values()} == {"AudioEncoder", "Transcriber", "LLM", "TextToSpeech"}
+    names = {type(t).__name__ for t in spoken.values()}
+    assert names == {"AudioEncoder", "Transcriber", "ReadText", "LLM", "TextToSpeech"}
 
 
 def test_the_demo_speaks_with_the_voice_of_the_answer() -> None:
@@ -39,14 +41,24 @@ def test_the_demo_speaks_with_the_voice_of_the_answer() -> None:
     assert set(speak.components()) < set(load("spoken_answer.py").components())
 
 
-def test_a_written_question_makes_no_work_for_the_ear() -> None:
+def test_a_question_makes_work_only_for_the_sense_it_needs() -> None:
     app = load("spoken_answer.py")
     assert kinds(app, text="hello") == {"LLM", "TextToSpeech"}
     assert kinds(app, text="hello", speak=False) == {"LLM"}
     assert kinds(app, audio=SOUND) == {"AudioEncoder", "Transcriber", "LLM", "TextToSpeech"}
+    assert kinds(app, image=PICTURE, speak=False) == {"ReadText", "LLM"}
 
 
-@pytest.mark.parametrize("request_", [{}, {"text": "a", "audio": SOUND}, {"text": "a", "colour": "red"}])
-def test_a_question_is_either_text_or_audio(request_: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"text": "a", "audio": SOUND},
+        {"text": "a", "image": PICTURE},
+        {"audio": SOUND, "image": PICTURE},
+        {"text": "a", "colour": "red"},
+    ],
+)
+def test_a_question_is_exactly_one_of_text_audio_and_image(request_: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         load("spoken_answer.py").request(request_)

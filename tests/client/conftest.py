@@ -38,7 +38,7 @@ async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stac
     info = site / "standin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.0\n")
-    tasks = "".join(f"standin:{name} = standin:Engine\n" for name in ("Whisper", "LLM", "TextToSpeech"))
+    tasks = "".join(f"standin:{name} = standin:Engine\n" for name in ("Whisper", "ReadText", "LLM", "TextToSpeech"))
     (info / "entry_points.txt").write_text(f"[cornstalk.engines]\n{tasks}")
     example = (ROOT / "examples" / "spoken_answer.py").read_text()
     app = site / "spoken_answer.py"

@@ -1,0 +1,185 @@
+"""What the examples do with every result: as plain Python, recorded, shuffled and crashed at each step."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cornstalk.app import App
+from cornstalk.cli.paths import examples
+from cornstalk.errors import BadInput
+from cornstalk.tasks import LLM, AudioEncoder, CountPages, ReadText, TextToSpeech, Transcriber
+from cornstalk.testing import Engines, Run, assert_runs_side_by_side, assert_uses, check, run_recorded, upload
+from tests.cornstalk.test_media import png, wav
+
+Load = Callable[[str], App]
+Answers = Callable[[str], str]
+
+TIFF = b"II*\0\x08\0\0\0" + bytes(4)
+
+
+def llm(answers: Answers) -> Callable[..., dict[str, Any]]:
+    """A model that answers each prompt so."""
+
+    def engine(prompt: str, **_: Any) -> dict[str, Any]:
+        text = answers(prompt)
+        return {"text": text, "tokens": len(text.split())}
+
+    return engine
+
+
+def speak(text: str) -> dict[str, Any]:
+    sound = text.upper().encode()
+    return {"audio": sound, "samples": len(sound) // 2}
+
+
+def checked(app: App, request: dict[str, Any], engines: Engines) -> Run:
+    run = check(app, request, engines)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in examples().glob("*.py")))
+def test_each_says_how_it_is_run(name: str) -> None:
+    told = ast.get_docstring(ast.parse((examples() / f"{name}.py").read_text())) or ""
+    assert f"cornstalk deploy examples/{name}.py\n" in told
+    assert f"cornstalk invoke {name} " in told
+
+
+# ------------------------------------------------------------ spoken_answer
+
+SPOKEN: Engines = {
+    AudioEncoder: lambda audio: {"states": audio},
+    Transcriber: lambda states: {"text": f"heard {len(states)}", "tokens": 2},
+    ReadText: lambda image, page: {"text": f"read {len(image)}", "lines": []},
+    LLM: llm(lambda prompt: f"re: {prompt}"),
+    TextToSpeech: speak,
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "question"),
+    [
+        ({"text": "why"}, "why"),
+        ({"audio": upload(wav())}, f"heard {len(wav())}"),
+        ({"image": upload(png(9, 9))}, f"read {len(png(9, 9))}"),
+    ],
+)
+def test_spoken_answer(load: Load, asked: dict[str, Any], question: str) -> None:
+    run = checked(load("spoken_answer"), asked, SPOKEN)
+    assert run.response.question == question
+    assert run.response.text == f"re: {question}"
+    assert run.response.speech == f"RE: {question.upper()}".encode()
+    (mind,) = run.graph.of(LLM)
+    assert len(mind.sources) == ("text" not in asked)  # an edge: the program does not wait for the question
+
+
+# ------------------------------------------------------------ loop_until
+
+
+@pytest.mark.parametrize(
+    ("answers", "passed"),
+    [
+        (["Paris."], True),
+        (["It is Paris, as all know.", "Paris."], True),
+        (["One two three four five", "One two three four", "One two three"], True),
+        (["One two three four five", "", "One two three four"], False),
+    ],
+)
+def test_loop_until(load: Load, answers: list[str], passed: bool) -> None:
+    def answer(prompt: str) -> str:
+        return answers[next((i + 1 for i in (1, 0) if answers[i : i + 1] and f"said: {answers[i]}\n" in prompt), 0)]
+
+    run = checked(load("loop_until"), {"text": "q", "words": 3}, {LLM: llm(answer)})
+    assert (run.response.tries, run.response.passed) == (answers, passed)
+    assert run.response.text == (answers[-1] if passed else min(answers, key=len))
+    assert len(run.graph.nodes) == len(answers)
+
+
+@pytest.mark.parametrize("words", [0, 201, "many"])
+def test_loop_until_refuses(load: Load, words: Any) -> None:
+    with pytest.raises(BadInput, match="words"):
+        load("loop_until").request({"text": "q", "words": words})
+
+
+# ------------------------------------------------------------ debate
+
+
+@pytest.mark.parametrize(
+    ("rulings", "winner"),
+    [
+        (["Ann is right.", "Ann"], "Ann"),
+        (["Bob", "Ann", "Ann!"], "Ann"),
+        (["Ann", "Bob", "Ann"], "Ann"),
+        (["Both", "Neither", "Ann and Bob"], "nobody"),
+        (["", "Bob", "Bob"], "Bob"),
+    ],
+)
+def test_debate(load: Load, rulings: list[str], winner: str) -> None:
+    def answer(prompt: str) -> str:
+        *heard, task = prompt.split("\n")
+        if task.startswith("Who is right"):
+            return rulings[int(heard[1][-1]) // 2 - 1]
+        return f" speech {int(heard[0][-1]) + 1 if heard else 1}\n"
+
+    run = checked(load("debate"), {"claim": "c"}, {LLM: llm(answer)})
+    turns = [("Ann", "Bob")[i % 2] for i in range(2 * len(rulings))]
+    assert run.response.speeches == [f"{name}: speech {i + 1}" for i, name in enumerate(turns)]
+    assert run.response.winner == winner
+    assert len(run.graph.nodes) == 3 * len(rulings)
+
+
+# ------------------------------------------------------------ pick_tool
+
+
+@pytest.mark.parametrize(
+    ("plan", "tool", "text"),
+    [
+        (" 17 * 23 = 381", "calculator", "391"),
+        ("calculate (2 + 3) * 4.5", "calculator", "22.5"),
+        ("10 / 4 / 5", "calculator", "0.5"),
+        ("123456 * 789", "calculator", "97406784"),
+        ("say good morning", "voice", "good morning"),
+        ("none", "mind", "re: q"),
+        ("1 / 0 = ?", "mind", "re: q"),
+        ("2 ** 99999999", "mind", "re: q"),
+        ("about 100 (or 08 + 1)", "mind", "re: q"),
+        ("", "mind", "re: q"),
+    ],
+)
+def test_pick_tool(load: Load, plan: str, tool: str, text: str) -> None:
+    answers = llm(lambda prompt: plan if prompt.endswith("Request: q\nTool:") else f"re: {prompt}")
+    run = checked(load("pick_tool"), {"text": "q"}, {LLM: answers, TextToSpeech: speak})
+    assert (run.response.tool, run.response.text) == (tool, text)
+    assert run.response.speech == (b"GOOD MORNING" if tool == "voice" else b"")
+    assert len(run.graph.nodes) == (1 if tool == "calculator" else 2)
+
+
+# ------------------------------------------------------------ map_reduce
+
+
+def pages_of(count: int) -> Engines:
+    return {
+        CountPages: lambda image: {"pages": count},
+        ReadText: lambda image, page: {"text": f"page {page} " * 300, "lines": []},
+        LLM: llm(lambda prompt: f"{prompt.count('page')} times page, {len(prompt)} characters"),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_map_reduce(load: Load, count: int) -> None:
+    run = checked(load("map_reduce"), {"image": upload(TIFF, "image/tiff")}, pages_of(count))
+    assert run.response.pages == [f"page {n} " * 300 for n in range(count)]
+    assert int(run.response.summary.split()[-2]) < 2_100
+    assert [n.inputs.get("page", 0) for n in run.graph.of(ReadText)] == list(range(count))
+    assert_uses(run, CountPages, LLM)
+    if count > 1:
+        assert_runs_side_by_side(run, "reader#0", f"reader#{count - 1}")
+
+
+def test_map_reduce_of_too_many_pages(load: Load) -> None:
+    with pytest.raises(ValueError, match="201 pages; 200 can be read"):
+        run_recorded(load("map_reduce"), {"image": upload(TIFF, "image/tiff")}, pages_of(201))
