@@ -37,10 +37,10 @@ class Guide:
         (folder / "examples").symlink_to(ROOT / "examples")
         commands = folder / "bin"
         commands.mkdir()
-        (commands / "python").symlink_to(sys.executable)
         (commands / "cornstalk").write_text(_COMMAND.format(python=sys.executable, port=self._port))
         (commands / "cornstalk").chmod(0o755)
-        self._env = environment(PATH=f"{commands}:{os.environ['PATH']}")
+        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._env = environment(PATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # as of somebody who has pytest alone
         self._modules: dict[str, types.ModuleType] = {}
 
     def follow(self, block: Block) -> None:
