@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.errors import RequestEnded
 from broker.facts import Facts
+from cornstalk import media
 from cornstalk.errors import UnknownRequest
 from cornstalk.graph import State
 from cornstalk.messages import Error, Finish, StreamRef
@@ -81,8 +82,12 @@ def answer(request: str, finish: Finish, response: Any) -> dict[str, Any]:
 def failure(request: str, finish: Finish) -> tuple[int, dict[str, Any]]:
     """HTTP status and JSON body of a request that did not."""
     error = finish.error or Error(code=finish.status, message=f"the request ended {finish.status}")
-    status = STATUS_OF.get(finish.status, 502 if error.component else 500)
+    status = STATUS_OF.get(finish.status) or _status_of(error)
     return status, {"request": request, "status": finish.status, "error": error}
+
+
+def _status_of(error: Error) -> int:
+    return media.STATUS_OF.get(error.code, 502) if error.component else 500
 
 
 async def describe(values: Values, facts: Facts, request: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from cornstalk.media.policy import (
     IMAGE_PIXELS,
     MEDIA_TYPES,
     NAMES,
+    STATUS_OF,
     check_upload,
 )
 from cornstalk.media.sniff import sniff
@@ -24,6 +25,7 @@ __all__ = [
     "IMAGE_PIXELS",
     "MEDIA_TYPES",
     "NAMES",
+    "STATUS_OF",
     "AudioUpload",
     "BrokenHeader",
     "ImageUpload",

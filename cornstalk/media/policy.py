@@ -27,6 +27,16 @@ NAMES: Final = {
 }
 """The same for people."""
 
+STATUS_OF: Final = {
+    "bad_image": 422,
+    "bad_page": 422,
+    "bad_audio": 422,
+    "bad_video": 422,
+    "too_long": 413,
+    "too_large": 413,
+}
+"""HTTP status of what only decoding finds: by these codes an engine says that the file is to blame."""
+
 
 def check_upload(data: bytes, kind: str, field: str = "") -> str:
     """The media type of the bytes, told by their content, of an upload for a field that takes `kind` ("" = any).
