@@ -176,7 +176,7 @@ ALL_DEAD_LETTERS: Final = "dlq.>"
 
 
 def cancel_hint(request: str) -> str:
-    """Gateway -> workers, core: look at the stored cancel now. A hint; the fact is the truth."""
+    """Gateway, dispatcher -> workers, core: look at the stored cancel or end now. A hint; the fact is the truth."""
     return f"ctl.cancel.{request}"
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from broker.connection import Broker
 from broker.crash import crash_at
+from broker.errors import Disconnected
 from broker.facts import Facts
 from broker.pull import Delivery, PullLoop
-from broker.subjects import DISPATCH, RUNS, parse_run
+from broker.subjects import DISPATCH, RUNS, cancel_hint, parse_run
 from cornstalk.graph import State, decide, releasable
-from cornstalk.messages import FACTS, Accepted, Fact, Finish, Malformed, NewerVersion, decode
+from cornstalk.messages import FACTS, Accepted, Cancel, Fact, Finish, Malformed, NewerVersion, decode
 from dispatcher.deadletter import DeadLetters
 from dispatcher.deadlines import Deadlines
 from dispatcher.held import Held
@@ -42,7 +44,8 @@ class Dispatcher:
         purger: Purger,
         releases: Releases,
     ) -> None:
-        self._publisher, self._deadlines, self._purger, self._releases = publisher, deadlines, purger, releases
+        self._broker, self._publisher = broker, publisher
+        self._deadlines, self._purger, self._releases = deadlines, purger, releases
         self._cache = StateCache(facts)
         self._held = Held(publisher)
         self._dead_letters = DeadLetters(broker, publisher)
@@ -71,12 +74,12 @@ class Dispatcher:
             crash_at("dispatcher.published")
             if rest:
                 await self._held.keep(delivery, state.accepted, state, rest)
-                return self._after(key.request, state, fact)
+                return await self._after(key.request, state, fact)
         await delivery.ack()
         crash_at("dispatcher.acked")
-        self._after(key.request, state, fact)
+        await self._after(key.request, state, fact)
 
-    def _after(self, request: str, state: State, fact: Fact) -> None:
+    async def _after(self, request: str, state: State, fact: Fact) -> None:
         """What need not be done before the ack: hints, and timers that are rebuilt from the log."""
         self._releases.add(request, state, releasable(state, fact))
         if isinstance(fact, Accepted) and state.finish is None:
@@ -84,6 +87,9 @@ class Dispatcher:
         elif isinstance(fact, Finish):
             self._deadlines.drop(request)
             self._purger.add(request, state.accepted.resume_grace if state.accepted else 0.0)
+        if isinstance(fact, (Cancel, Finish)) and state.open():
+            with suppress(Disconnected):  # then work that nobody needs goes on to its end
+                await self._broker.publish_core(cancel_hint(request))
 
     async def close(self, timeout: float) -> None:
         """Stops pulling and ends what is under way; the rest is redelivered."""

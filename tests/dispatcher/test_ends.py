@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from broker.requests import Message
-from broker.subjects import SIDECAR_SHARE, accepted, cancel, release_hint
+from broker.subjects import ALL_CANCEL_HINTS, SIDECAR_SHARE, accepted, cancel, cancel_hint, release_hint
 from broker.subjects import graph as graph_subject
 from cornstalk.messages import Edge, Graph, encode
 from sidecar.messages import Release, Share, decode_releases
@@ -109,3 +109,25 @@ async def test_who_purges_a_request_releases_its_tensors_once_more(bench: Bench)
 
     await eventually(purged, within=8.0)
     await eventually(lambda: heard == [Release(request)])
+
+
+async def test_workers_are_told_when_what_they_run_is_not_needed_any_more(bench: Bench) -> None:
+    """By the dispatcher, for the gateway that stored the cancel or the end may have died before it said so."""
+    heard: list[str] = []
+
+    async def on_hint(message: Message) -> None:
+        heard.append(message.subject)
+
+    await bench.broker.subscribe_core(ALL_CANCEL_HINTS, on_hint)
+    await bench.component()
+    await bench.two_dispatchers()
+    cancelled, ended, done = await bench.accept(), await bench.accept(), await bench.accept()
+    for request in (cancelled, ended, done):
+        await bench.graph(request, node("a"))
+    await bench.end(done, "a", outputs={"v": "A"})
+    await bench.finish(done)
+    await bench.cancel(cancelled)
+    await bench.finish(ended)
+    await bench.acked()
+    await eventually(lambda: {cancel_hint(cancelled), cancel_hint(ended)} <= set(heard))
+    assert cancel_hint(done) not in heard
