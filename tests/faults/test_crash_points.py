@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from broker.topology import remove_component
-from tests.e2e.apps import APPS, chain, live, one
-from tests.faults.apps import lineage, turns
+from tests.e2e.apps import APPS, chain, one
+from tests.faults.apps import lineage, live, turns
 from tests.faults.client import Answer, ask, request_id
 from tests.faults.live import speak
 from tests.faults.lives import component, lead, restart, supervised, working
@@ -214,6 +214,7 @@ async def in_cancel(case: Case) -> None:
         return answer
 
     await case.until_dead(cancelled)
+    await queues_empty(case.stack, within=10.0)  # workers were told, although who should have done so is dead
 
 
 async def _cancel(stack: Stack, key: str) -> bool:

@@ -20,6 +20,11 @@ def turns(text: str) -> dict[str, str]:
     return {"mark": digest_of(value, text=first), "text": stream_of(talk, 4)}
 
 
+def live(text: str) -> dict[str, str]:
+    """The streams that the app `live` answers to a text that was streamed in."""
+    return {"back": text, "echo": stream_of(digest_of(NullStream(name="live-echo"), text="t"), 0, text)}
+
+
 def lineage(text: str, pieces: int = 20) -> dict[str, str]:
     """The response of lineage.py."""
     maker = NullTensor(name="maker")
