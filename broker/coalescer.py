@@ -27,6 +27,10 @@ class Appends(Protocol):
     async def append(self, payload: Any) -> int: ...
 
 
+class Closed(RuntimeError):
+    """Raised to who goes on with an output that was closed or abandoned."""
+
+
 class Coalescer:
     """Appends in the background, in order, one at a time. str, bytes and list pieces are joined with their like.
 
@@ -54,7 +58,7 @@ class Coalescer:
             await self._room.wait()
         self._raise_error()
         if self._closed:
-            raise RuntimeError("this output is closed")
+            raise Closed("this output is closed")
         for part, size in _parts(piece):
             self._pieces.append((part, size))
             self._bytes += size
@@ -83,9 +87,12 @@ class Coalescer:
             await self._end_task()
 
     async def abandon(self) -> None:
-        """Ends without storing what waits: this attempt failed."""
+        """Ends without storing what waits: this attempt failed. Who waits in another call gets Closed."""
         self._closed = True
         await self._end_task()
+        self._error = self._error or Closed("this output was abandoned")
+        self._room.set()
+        self._idle.set()
 
     async def __aenter__(self) -> Coalescer:
         return self

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from broker.chunks import ChunkWriter, Coalescer
+from broker.coalescer import Closed
 from broker.connection import Broker
 from broker.crash import crash_at
-from broker.errors import Superseded
+from broker.errors import RequestEnded, Superseded
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.subjects import chunk as chunk_subject
@@ -85,7 +87,8 @@ class LiveInput:
     async def add(self, name: str, data: Any) -> None:
         """The next piece of a field. It waits for a slow broker once 1 MiB is not stored yet.
 
-        Raises BadInput, TooLarge, TakenOver, and RequestEnded or DeadlineExceeded once nobody needs it any more.
+        Raises BadInput, TooLarge, TakenOver, and RequestEnded or DeadlineExceeded once nobody needs it any more, which
+        is so as well after `close`.
         """
         field = self._field(name)
         if field.ended:
@@ -93,10 +96,8 @@ class LiveInput:
         piece, nbytes = _piece(field.port, data)
         if field.nbytes + nbytes > LIMIT:
             raise TooLarge(f"expected at most {LIMIT} bytes in one field, got more", name)
-        try:
+        with self._storing():
             await field.coalescer.add(piece)
-        except Superseded as error:
-            raise _taken_over() from error
         field.nbytes += nbytes
         field.size += len(piece)
 
@@ -105,10 +106,8 @@ class LiveInput:
         field = self._field(name)
         if field.ended:
             return
-        try:
+        with self._storing():
             await field.coalescer.close()
-        except Superseded as error:
-            raise _taken_over() from error
         field.ended = True
         crash_at("gateway.input_flushed")
         if all(f.ended for f in self._fields.values()):
@@ -118,6 +117,15 @@ class LiveInput:
         """The client is gone. What was not stored yet is not: it says again what is missing when it comes back."""
         for field in self._fields.values():
             await field.coalescer.abandon()
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
+        except Superseded as error:
+            raise TakenOver("the input of this request goes on over another connection") from error
+        except Closed as error:
+            raise RequestEnded("this connection has ended its part") from error
 
     async def _open(self, name: str, fresh: bool) -> None:
         request, deadline = self._accepted.request, self._accepted.deadline
@@ -222,7 +230,3 @@ def _piece(port: Port, data: Any) -> tuple[Any, int]:
 
 def _nbytes(piece: Any) -> int:
     return len(piece) if isinstance(piece, bytes) else len(encode(piece))
-
-
-def _taken_over() -> TakenOver:
-    return TakenOver("the input of this request goes on over another connection")

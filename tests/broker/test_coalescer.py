@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.coalescer import CHUNK_BYTES, LARGEST, WAITING_BYTES, Coalescer
+from broker.coalescer import CHUNK_BYTES, LARGEST, WAITING_BYTES, Closed, Coalescer
 from broker.errors import Superseded
 from cornstalk.messages import Upload, encode
 from tests.waiting import eventually
@@ -137,6 +137,22 @@ async def test_an_error_wakes_a_blocked_producer() -> None:
     with pytest.raises(Superseded):
         await asyncio.wait_for(producing, 2)
     await output.abandon()
+
+
+async def test_who_waits_is_told_when_the_output_is_abandoned() -> None:
+    writer = Writer()
+    writer.go.clear()
+    output = Coalescer(writer)
+    await output.add(b"x" * (WAITING_BYTES + LARGEST))
+    waiting = [asyncio.create_task(output.add(b"y")), asyncio.create_task(output.flush())]
+    done, _ = await asyncio.wait(waiting, timeout=0.05)
+    assert not done
+    await output.abandon()
+    for task in waiting:
+        with pytest.raises(Closed):
+            await asyncio.wait_for(task, 2)
+    with pytest.raises(Closed):
+        await output.add(b"z")
 
 
 async def test_a_failed_attempt_stores_no_more() -> None:

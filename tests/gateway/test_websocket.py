@@ -6,6 +6,7 @@ import asyncio
 import base64
 import itertools
 import json
+import random
 import re
 import signal
 import socket
@@ -211,6 +212,28 @@ async def test_who_closes_while_a_request_is_accepted_has_left_it(stack: Stack) 
 async def _is(stack: Stack, request: str, how: str) -> bool:
     answer = await stack.clients[1].get(f"/requests/{request}")
     return answer.status_code == 200 and bool(answer.json()["status"] == how)
+
+
+async def test_clients_that_vanish_in_the_middle_are_no_errors(stack: Stack) -> None:
+    async def vanish(i: int) -> None:
+        rng = random.Random(i)
+        async with connected(stack.ports[0], "live") as client:
+            await client.send("invoke", id="a", open=["text"], input={"title": f"{i}"})
+            for _ in range(rng.randint(0, 20)):
+                await client.piece("a", "text", "x" * rng.randint(1, 200))
+            if i % 3 == 0:
+                await client.send("input_end", id="a", field="text")
+            if i % 2 == 0:
+                await client.receive()
+            client.socket.transport.abort()
+
+    await asyncio.gather(*(vanish(i) for i in range(40)), return_exceptions=True)
+    async with connected(stack.ports[0], "one") as client:
+        await client.send("invoke", id="a", input={"text": "fine"})
+        await client.to_end("a")
+    assert client.of("a")[-1]["type"] == "end"
+    log = (stack.home / "gateway0.log").read_text()
+    assert not re.search("Traceback|never retrieved|is closed|cannot be told|its driver stopped", log), log[-2000:]
 
 
 # ------------------------------------------------------------ bad frames of one request
