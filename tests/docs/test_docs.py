@@ -10,7 +10,7 @@ import pytest
 from tests.docs.blocks import Block, blocks
 from tests.docs.guide import Guide
 
-PAGES = ["quickstart", "first-app", "record-and-replay"]
+PAGES = ["quickstart", "first-app", "record-and-replay", "streaming", "errors"]
 UP = "cornstalk up --detach hello.py\n"
 DOWN = "cornstalk down\n"
 
