@@ -1,7 +1,7 @@
 """Asks again until the answer passes a check, at most three times.
 
     cornstalk deploy examples/loop_until.py
-    cornstalk invoke loop_until "What is the capital of France?" --set words=4
+    cornstalk invoke loop_until "Write a sentence about the sea." --set words=12
 
 Looking at an answer is what makes the loop wait for it. Each further round costs one more pass of `invoke`, and nothing
 that is known already is computed again.
@@ -33,15 +33,12 @@ class LoopUntil(CompositeTask):
 
     def invoke(self, q: Question) -> Answer:
         tries: list[str] = []
-        prompt = q.text
-        for _ in range(ROUNDS):
-            text = self.mind(prompt=prompt).text.strip()
+        prompt = f"{q.text}\nAnswer in {q.words} words or fewer."
+        for number in range(ROUNDS):
+            text = self.mind(prompt=prompt, temperature=number / 2).text.strip()  # first the likeliest, then others
             tries.append(text)
             if 0 < len(text.split()) <= q.words:
                 return Answer(text=text, passed=True, tries=tries)
-            prompt = (
-                f"{q.text}\nYou said: {text}\nThat has {len(text.split())} words. Say it in {q.words} words or fewer."
-            )
         return Answer(text=min(tries, key=len), passed=False, tries=tries)
 
 

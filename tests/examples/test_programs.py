@@ -90,10 +90,11 @@ def test_spoken_answer(load: Load, asked: dict[str, Any], question: str) -> None
     ],
 )
 def test_loop_until(load: Load, answers: list[str], passed: bool) -> None:
-    def answer(prompt: str) -> str:
-        return answers[next((i + 1 for i in (1, 0) if answers[i : i + 1] and f"said: {answers[i]}\n" in prompt), 0)]
+    def answer(prompt: str, temperature: float, **_: Any) -> dict[str, Any]:
+        assert prompt == "q\nAnswer in 3 words or fewer."
+        return {"text": answers[int(temperature * 2)], "tokens": 1}
 
-    run = checked(load("loop_until"), {"text": "q", "words": 3}, {LLM: llm(answer)})
+    run = checked(load("loop_until"), {"text": "q", "words": 3}, {LLM: answer})
     assert (run.response.tries, run.response.passed) == (answers, passed)
     assert run.response.text == (answers[-1] if passed else min(answers, key=len))
     assert len(run.graph.nodes) == len(answers)
