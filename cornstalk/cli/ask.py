@@ -125,9 +125,10 @@ def raise_failure(answer: Answer) -> None:
         return
     error = answer.error
     where = ", ".join(f"{k} {error[k]}" for k in ("component", "node", "attempt") if error.get(k))
+    trace = f"cornstalk trace {answer.request}"
     raise CliError(
         f"request {answer.request} {answer.status or 'has no end'}: {error.get('message', 'no cause was given')}",
         why=", ".join(filter(None, [str(error.get("code", "")), where])),
-        next="send it again" if error.get("retryable") else "cornstalk status  (shows workers and queues)",
+        next=f"send it again, or {trace}" if error.get("retryable") else trace,
         exit_code=TIMED_OUT if answer.status == "expired" else 1,
     )

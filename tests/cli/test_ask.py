@@ -151,6 +151,7 @@ def test_how_a_request_that_did_not_end_well_is_told(status: str, code: int) -> 
         raise_failure(Answer(request="r1", status=status, error=error))
     assert caught.value.exit_code == code
     assert "component llm-x" in caught.value.why
+    assert caught.value.next == "cornstalk trace r1"
 
 
 def options(**changes: Any) -> Options:

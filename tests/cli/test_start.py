@@ -13,7 +13,9 @@ from tests.cli.tool import argv, environment
 
 HEAVY = ("pydantic", "httpx", "msgspec", "fastapi", "numpy", "nats", "psutil", "uvloop", "uvicorn", "torch")
 HELP_WITHIN = 0.3
-"""Seconds of processor: what the clock says where nothing else runs."""
+"""Seconds of processor, which is what the clock says where nothing else runs."""
+PYTHON = 0.015
+"""Those that Python itself takes to start there. Neighbours on the same cores make it more, and all else with it."""
 
 
 def cpu_seconds(args: list[str]) -> float:
@@ -24,9 +26,10 @@ def cpu_seconds(args: list[str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize("args", [["--help"], ["invoke", "--help"], ["status", "--help"]])
+@pytest.mark.parametrize("args", [["--help"], ["invoke", "--help"], ["dlq", "ls", "--help"]])
 def test_help_is_quick(args: list[str]) -> None:
-    assert min(cpu_seconds(argv(*args)) for _ in range(3)) < HELP_WITHIN
+    took = [(cpu_seconds(argv(*args)), cpu_seconds([sys.executable, "-c", "pass"])) for _ in range(5)]
+    assert min(help / max(1.0, python / PYTHON) for help, python in took) < HELP_WITHIN
 
 
 def test_help_imports_nothing_that_only_a_command_needs() -> None:

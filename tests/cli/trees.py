@@ -47,8 +47,9 @@ def ready_workers(store: Path) -> dict[str, int]:
 
 
 @contextmanager
-def up(store: Path, *args: str | Path, **env: str) -> Iterator[Path]:
-    done = cornstalk("up", "--detach", "--store", store, *FLAGS, *args, **env)
+def up(store: Path, *args: str | Path, grace: float = 60.0) -> Iterator[Path]:
+    """`grace`: seconds that finished requests are kept."""
+    done = cornstalk("up", "--detach", "--store", store, *FLAGS, *args, CORNSTALK_GRACE=str(grace))
     assert done.returncode == 0, done.stderr
     try:
         yield store
