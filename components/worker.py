@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from opentelemetry import trace
 
 from broker.connection import Broker
@@ -181,10 +182,16 @@ class Worker:
 
     async def attempt(self, item: WorkItem, attempt: str, delivery: Delivery, claimed: float) -> End:
         """Runs the item once and says how it ended. Raises HandBack, Superseded, RequestEnded, DeadlineExceeded."""
-        outputs = Outputs(self.broker, self.facts, self.sidecar, self.task, item, attempt)
         times: dict[str, float] = {"published": delivery.time, "claimed": claimed}
+        end = await self._tried(item, attempt, delivery, times)
+        if end.outcome == "done":
+            return end
+        return msgspec.structs.replace(end, times=Times(**times, ended=time.time()))
+
+    async def _tried(self, item: WorkItem, attempt: str, delivery: Delivery, times: dict[str, float]) -> End:
+        outputs = Outputs(self.broker, self.facts, self.sidecar, self.task, item, attempt)
         crash_at("worker.starting")
-        if claimed >= item.deadline:
+        if times["claimed"] >= item.deadline:
             return self._end(item, attempt, "expired")
         try:
             with tracer.start_as_current_span("run", attributes={"node": item.node, "component": item.component}):
@@ -232,14 +239,15 @@ class Worker:
             crash_at("worker.ran")
             committed = await outputs.commit(values)
             crash_at("worker.committed")
-        times |= {"first": outputs.first_at, "ended": time.time()}
+        ended = time.time()
         usage = Usage(
-            run_s=round(times["ended"] - times["started"], 6),
+            run_s=round(ended - times["started"], 6),
             tokens_in=call.tokens_in,
             tokens_out=call.tokens_out,
             tensor_bytes=outputs.tensor_bytes,
         )
-        return self._end(item, attempt, "done", outputs=committed, usage=usage, times=Times(**times))
+        all_times = Times(**times, first=outputs.first_at, ended=ended)
+        return self._end(item, attempt, "done", outputs=committed, usage=usage, times=all_times)
 
     async def store(self, item: WorkItem, end: End) -> None:
         """Puts the End if absent. Who lost the fence drops only its own blocks."""

@@ -67,7 +67,13 @@ async def deploy(request: Request) -> Response:
     except UnicodeDecodeError as error:
         raise BadInput(f"expected Python source in UTF-8, got other bytes at {error.start}") from error
     record = await service.apps.deploy(source)
-    body = {"name": record.name, "version": record.version, "components": list(record.components)}
+    app = await service.apps.version(record.name, record.version)
+    body = {
+        "name": record.name,
+        "version": record.version,
+        "components": list(record.components),
+        "warnings": [str(finding) for finding in app.warnings],
+    }
     return json_response(body, 201)
 
 

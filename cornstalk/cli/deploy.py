@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ async def deploy(url: str | None, store: Path | None, path: Path | None, remove:
             print(f"{done['name']} {done['version']}")
             for component in done["components"]:
                 print(f"  {component}")
+            for warning in done["warnings"]:
+                print(f"{path}: {warning}", file=sys.stderr)
         else:
             gone = await gateway.call("DELETE", f"/apps/{remove}", headers=gateway.admin())
             print(f"removed {gone['name']}")

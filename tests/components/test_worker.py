@@ -97,6 +97,7 @@ async def test_each_failure_is_typed_and_buried_once(stack: Stack, fail: str, co
     assert ended.outcome == "failed"
     assert ended.error is not None
     assert (ended.error.code, ended.error.component, ended.error.node) == (code, VALUE.component, "n")
+    assert 0 < ended.times.published <= ended.times.claimed <= ended.times.ended
     letter = dead_letter(VALUE.component, "failed", sent.request, "n", 0)
     assert await last_stored(stack.broker, DLQ, letter) is not None
     await works_still(stack)

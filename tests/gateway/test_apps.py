@@ -244,3 +244,16 @@ async def test_what_user_code_says_is_told_whatever_it_is(stack: Stack, text: st
     assert (response.status_code, error["code"]) == (500, "app_failed")
     assert "ud800" in error["message"]
     assert len(error["message"]) < 2200
+
+
+async def test_a_deploy_tells_what_the_lint_warns_of(stack: Stack) -> None:
+    source = (
+        (APPS / "one.py")
+        .read_text()
+        .replace("        digest = self", '        print("no harm, but once in each pass")\n        digest = self')
+    )
+    deployed = await stack.clients[0].post(
+        "/apps", content=source.encode(), headers={"Authorization": f"Bearer {stack.admin}"}
+    )
+    assert deployed.status_code == 201
+    assert any("print" in warning for warning in deployed.json()["warnings"]), deployed.json()
