@@ -15,6 +15,7 @@ from typing import Final
 import uvloop
 
 from broker.connection import Broker
+from broker.errors import BrokerError
 from broker.registry import Registry
 from broker.subjects import COMPONENTS, WORKERS
 from components.registry import engine_for
@@ -24,6 +25,7 @@ from cornstalk.messages import decode, encode
 from cornstalk.records import ComponentRecord, WorkerBeat
 from cornstalk.task import load_task
 from sidecar.client import SidecarClient
+from sidecar.errors import SidecarError
 
 log = logging.getLogger("components")
 
@@ -80,6 +82,7 @@ async def serve(config: Config) -> None:
         loop.add_signal_handler(sig, stop.set)
     me = Identity(config.component, f"{config.host}-{os.getpid()}")
     broker = await Broker.from_env(f"worker {me.worker} {me.component}")
+    broker.on_closed = stop.set
     try:
         stored = await Registry(broker, COMPONENTS).get(config.component)
         if stored is None:
@@ -138,7 +141,7 @@ def main() -> None:
         os.environ.setdefault(name, value)
     try:
         uvloop.run(serve(config))
-    except CornstalkError as error:
+    except (CornstalkError, BrokerError, SidecarError) as error:
         print(f"cannot start: {error}", file=sys.stderr)
         raise SystemExit(1) from None
 
