@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
-from gateway import deadletters, resumable, websocket
+from gateway import deadletters, openapi, resumable, websocket
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
@@ -73,12 +73,14 @@ def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.service = await service()
+        app.state.described = openapi.Described()
         await app.state.service.start()
         yield
         await app.state.service.close()
 
-    app = FastAPI(title="Cornstalk gateway", lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(lifespan=lifespan, redirect_slashes=False, openapi_url=None)
     app.include_router(router)
+    app.include_router(openapi.router)
     app.include_router(websocket.router)
     app.include_router(deadletters.router)
     app.include_router(resumable.router)
