@@ -109,6 +109,11 @@ def _json(schema: Schema) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
+def _sse(schema: Schema) -> dict[str, Any]:
+    """`schema`: of one event, as an object of its lines."""
+    return {"text/event-stream": {"schema": schema}}
+
+
 def _error(status: int) -> dict[str, Any]:
     content = _json(ref("Error"))
     if status == 400:  # what is no HTTP never comes as far as a route
@@ -178,6 +183,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object({"request": ref("Id"), "status": _TEXT}, error=ref("Failure")),
     "Failed": _object(
         request=ref("Id"), status={"enum": ["done", "failed", "cancelled", "expired"]}, error=ref("Failure")
+    ),
+    "Event": _object(
+        {"id": _TEXT}, event={"enum": ["chunk", "end", "error"]}, data=_TEXT | {"contentMediaType": "application/json"}
     ),
     "Upload": {
         "description": "a data URL, base64, or the digest of what was sent to /uploads",
@@ -290,7 +298,7 @@ def _static() -> dict[str, dict[str, Operation]]:
             "get": _operation(
                 "resume",
                 "the events of a request from after one on",
-                _responses({200: _events({})}, 404, 422, 503),
+                _responses({200: {"content": _sse(ref("Event"))}}, 404, 422, 503),
                 _ID,
                 _in("header", "Last-Event-ID", {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}),
             )
@@ -355,17 +363,9 @@ _ASKED: Final = (
 )
 
 
-def _events(kinds: dict[str, Schema]) -> dict[str, Any]:
-    """Server-sent events. `x-events`: the schema of the JSON in `data`, by event."""
-    schema = {"type": "string", "description": "server-sent events: chunk (its id is where to resume), end, error"}
-    found: dict[str, Any] = {"schema": schema}
-    return {"content": {"text/event-stream": found | {"x-events": kinds | {"error": ref("Failed")}}}}
-
-
 def _invoke(name: str) -> Operation:
-    events = _events({"chunk": ref(f"{name}.chunk"), "end": ref(f"{name}.end")})["content"]
     asked = {REQUEST_HEADER: _header(ref("Id"))}
-    answer = {"content": _json(ref(f"{name}.answer")) | events, "headers": asked}
+    answer = {"content": _json(ref(f"{name}.answer")) | _sse(ref(f"{name}.event")), "headers": asked}
     return _operation(
         f"invoke_{name}",
         f"runs one request of {name}",

@@ -26,7 +26,7 @@ def ref(name: str) -> Schema:
 
 
 def app_schemas(app: App) -> dict[str, Schema]:
-    """Component schemas of an app by name: `<app>.request`, `.form`, `.response`, `.chunk`, `.end` and what these name.
+    """Component schemas by name: `<app>.request`, `.form`, `.response`, `.answer`, `.event` and what these refer to.
 
     An app's name has no dot, so that no two apps share a name here, and none has that of a schema of the gateway.
     """
@@ -36,8 +36,7 @@ def app_schemas(app: App) -> dict[str, Schema]:
         f"{app.name}.request": _json(app.request_model, request),
         f"{app.name}.form": _form(app.request_model, request),
         f"{app.name}.response": response,
-        f"{app.name}.chunk": _chunk(app.response_model, response),
-        f"{app.name}.end": _end(app.response_model, response),
+        f"{app.name}.event": _event(app.response_model, response),
         **parts,
         **more,
     }
@@ -151,6 +150,17 @@ def _text(schema: Schema) -> Schema:
         return bare
     about: Schema = {key: value for key, value in schema.items() if key in ("title", "description")}
     return {**about, "type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+
+
+def _event(model: type[BaseModel], response: Schema) -> Schema:
+    """One server-sent event as an object of its lines; of a WebSocket, what `data` holds stands in the frame."""
+    number = {"type": "string", "pattern": "^[0-9]+$", "description": "where to resume"}
+    kinds = {"chunk": _chunk(model, response), "end": _end(model, response), "error": ref("Failed")}
+    events = []
+    for kind, schema in kinds.items():
+        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+        events.append(_object(event={"const": kind}, **({"id": number} if kind == "chunk" else {}), data=data))
+    return {"anyOf": events}
 
 
 def _chunk(model: type[BaseModel], response: Schema) -> Schema:
