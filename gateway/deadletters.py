@@ -63,8 +63,8 @@ async def dead_letter(letter: str, request: Request) -> Response:
     """Admin: one dead letter with its work item. Values of the inputs only when asked for by `payload=true`."""
     service = service_of(request)
     check_admin(request, service)
-    if (number := _whole(letter)) is None:
-        raise BadInput(f"expected the number of a dead letter, got {letter[:40]!r}", "id")
+    if not (number := _whole(letter)):
+        raise BadInput(f"expected the number of a dead letter, from 1 on, got {letter[:40]!r}", "id")
     stored = await stored_at(service.broker, DLQ, number, timeout=READ_WITHIN)
     if stored is None:
         raise UnknownDeadLetter(f"no dead letter {letter} is stored: they are kept for a week", "id")

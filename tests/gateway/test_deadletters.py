@@ -121,6 +121,7 @@ async def test_one_letter_with_its_item(stack: Stack, letters: list[int]) -> Non
         ("/dead-letters?limit=x", 422, "limit"),
         ("/dead-letters?before=-1", 422, "before"),
         ("/dead-letters/x", 422, "id"),
+        ("/dead-letters/0", 422, "id"),
         ("/dead-letters/" + "9" * 40, 422, "id"),
         ("/dead-letters/999999", 404, "id"),
     ],
