@@ -6,7 +6,6 @@ import logging
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-import msgspec
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -14,6 +13,7 @@ from starlette.responses import Response
 
 from broker.errors import BrokerError, PayloadTooLarge, RequestEnded, UploadGone
 from cornstalk.errors import AppError, BadInput, CornstalkError, Refused
+from gateway.encode import to_json
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Expired(CornstalkError):
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON by msgspec: bytes become base64, structs objects."""
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+    return Response(to_json(body), status, headers, media_type="application/json")
 
 
 class Answered(NamedTuple):

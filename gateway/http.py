@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -19,6 +18,7 @@ from cornstalk.messages import Finish
 from cornstalk.records import AppRecord
 from gateway.answers import answer, describe, failure, read_state, whole_response
 from gateway.components import describe_components
+from gateway.encode import to_json
 from gateway.errors import Forbidden, Unauthorized, json_response
 from gateway.events import Event, events
 from gateway.intake import read_input
@@ -192,7 +192,7 @@ def _frame(event: Event) -> bytes:
     if event.kind == "ping":
         return b": ping\n\n"
     head = f"event: {event.kind}\n" + (f"id: {event.seq}\n" if event.seq else "")
-    return head.encode() + b"data: " + msgspec.json.encode(event.data) + b"\n\n"
+    return head.encode() + b"data: " + to_json(event.data) + b"\n\n"
 
 
 def _last_event_id(request: Request) -> int:

@@ -71,7 +71,7 @@ def _values(model: type[BaseModel], form: Form) -> dict[str, Any]:
 
 
 def _value(model: type[BaseModel], name: str, parts: list[str | bytes]) -> Any:
-    """What the parts of one name mean: text is taken as JSON where the field is no string."""
+    """What the parts of one name mean: text is taken as JSON where the field is no text or bytes."""
     field = model.model_fields.get(name)
     hint = field.annotation if field is not None else None
     if takes_uploads(hint):
@@ -83,7 +83,7 @@ def _value(model: type[BaseModel], name: str, parts: list[str | bytes]) -> Any:
         return part
     if isinstance(part, bytes):
         raise BadInput("expected text, got a file", name)
-    if field is None or hint in (str, str | None):
+    if field is None or hint in (str, str | None, bytes, bytes | None):
         return part
     try:
         return parse_json(part)

@@ -195,6 +195,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             _object(upload=ref("Digest")) | {"additionalProperties": False},
         ],
     },
+    "Returned": _object(upload=ref("Digest")),
     "App": _object(
         {"request": _SCHEMA, "response": _SCHEMA, "error": _object(code=_TEXT, message=_TEXT)},
         name=_TEXT,
@@ -221,7 +222,34 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         times=ref("Times"),
         facts=_WHOLE,
         cuts=_WHOLE,
-        nodes={"type": "array", "items": _object(id=_TEXT, node=_TEXT, component=_TEXT, line={"type": "integer"})},
+        nodes={"type": "array", "items": ref("Node")},
+    ),
+    "Node": {
+        "description": "one call",
+        "allOf": [
+            _object(
+                {"earlier": {"type": "array", "items": ref("Generation")}},
+                id=_TEXT,
+                node=_TEXT,
+                component=_TEXT,
+                line=_TEXT,
+                needs=_TEXTS,
+            ),
+            ref("Generation"),
+        ],
+    },
+    "Generation": _object(
+        {
+            "worker": _TEXT,
+            "attempt": _TEXT,
+            "usage": {"type": "object"},
+            "error": ref("Failure"),
+            "vanished": {"type": "array", "items": _object(node=_TEXT, gen=_WHOLE)},
+        },
+        gen=_WHOLE,
+        restarts=_WHOLE,
+        outcome=_TEXT | {"description": "empty while it runs"},
+        times=ref("Times"),
     ),
     "StoredUpload": _object(digest=ref("Digest"), nbytes=_WHOLE, media_type=_TEXT, kept_s={"type": "number"}),
     "DeadLetter": _object(
@@ -334,7 +362,7 @@ def _static() -> dict[str, dict[str, Operation]]:
                 "dead_letter",
                 "one of them",
                 _responses({200: _good(ref("DeadLetter"))}, 401, 403, 404, 422, 503),
-                _in("path", "letter", _WHOLE | {"maximum": LAST - 1}),
+                _in("path", "letter", {"type": "integer", "minimum": 1, "maximum": LAST - 1}),
                 _in("query", "payload", {"type": "boolean"}, "with the values of its inputs"),
                 **_ADMIN,
             )

@@ -35,7 +35,7 @@ def app_schemas(app: App) -> dict[str, Schema]:
     found = {
         f"{app.name}.request": _json(app.request_model, request),
         f"{app.name}.form": _form(app.request_model, request),
-        f"{app.name}.response": response,
+        f"{app.name}.response": (response := _returned(app.response_model, response)),
         f"{app.name}.event": _event(app.response_model, response),
         **parts,
         **more,
@@ -94,6 +94,11 @@ def _generated(
 def _json(model: type[BaseModel], request: Schema) -> Schema:
     """The request in JSON: a file is a data URL, base64, or the digest of an upload."""
     return _with_files(model, request, lambda kind: ref("Upload") | kind, lambda schema: schema)
+
+
+def _returned(model: type[BaseModel], response: Schema) -> Schema:
+    """A response: a file is named as a request may name it."""
+    return _with_files(model, response, lambda kind: ref("Returned") | kind, lambda schema: schema)
 
 
 def _form(model: type[BaseModel], request: Schema) -> Schema:

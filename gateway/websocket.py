@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from broker.errors import BrokerError
 from cornstalk.errors import AppError, BadInput, CornstalkError, Refused, UnknownApp
 from cornstalk.traces import where
+from gateway.encode import to_json
 from gateway.errors import answer_of
 from gateway.frames import BadFrame, Cancel, Frame, Garbled, Input, InputEnd, Invoke, Ping, Resume, join, read
 from gateway.service import Service
@@ -223,7 +223,7 @@ class Connection:
 
 
 def _object(head: dict[str, Any], data: dict[str, Any]) -> bytes:
-    first, rest = msgspec.json.encode(head), msgspec.json.encode(data)
+    first, rest = to_json(head), to_json(data)
     return first[:-1] + b"," + rest[1:] if data else first
 
 

@@ -30,10 +30,10 @@ from tests.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-NAMES = ("described", "mixed", "one")
+NAMES = ("described", "mixed", "one", "returned")
 EXAMPLES = {"invoke": 30, "other": 8}
 """Requests for each operation that runs an app, and for each other one."""
-FUZZED = ("/apps/{name}", "/apps/described")
+FUZZED = ("/apps/{name}", "/apps/described", "/apps/returned")
 ENOUGH = 20.0
 """Seconds of a deadline within which a null app answers for sure."""
 
@@ -143,6 +143,8 @@ PNG = base64.b64decode(
 WHOLE: dict[str, Any] = {
     "text": "x",
     "count": 3,
+    "ratio": 0.5,
+    "extra": [{"any": None}],
     "colour": "green",
     "mode": "slow",
     "when": "2026-01-02T03:04:05Z",
@@ -200,7 +202,7 @@ async def test_a_form_as_it_says(stack: Stack) -> None:
     parts: dict[str, Any] = {}
     for name, value in WHOLE.items():
         is_json = form[name].get("contentMediaType") == "application/json"
-        assert is_json is (name in ("part", "tags", "colour")), name
+        assert is_json is (name in ("part", "tags", "colour", "extra")), name
         parts[name] = json.dumps(value) if is_json else str(value)
     for name in ("sound", "pages", "files"):
         one = form[name].get("items", form[name])
@@ -208,6 +210,13 @@ async def test_a_form_as_it_says(stack: Stack) -> None:
     files = [("sound", ("s", wav())), ("pages", ("p", PNG)), ("pages", ("q", PNG)), ("files", ("f", b"any"))]
     answer = await stack.clients[0].post("/apps/described", data=parts, files=files)
     assert answer.status_code == 200, answer.text
+
+
+async def test_text_for_bytes_in_a_form_stays_text(stack: Stack) -> None:
+    for text in ("123", '"quoted"', "null"):
+        answer = await stack.clients[0].post("/apps/described", files={"text": (None, "x"), "raw": (None, text)})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["response"]["raw"] == base64.b64encode(text.encode()).decode()
 
 
 def events_of(spec: dict[str, Any], app: str) -> dict[str, dict[str, Any]]:
@@ -241,6 +250,25 @@ async def test_events_are_as_it_says(stack: Stack) -> None:
 
 
 # ------------------------------------------------------------ what it says of answers
+
+
+async def test_a_file_that_is_given_back_is_named_as_requests_name_it(stack: Stack) -> None:
+    spec = await fetched(stack)
+    file: Any = data_url(wav())
+    for _ in range(2):
+        answer = await stack.clients[0].post("/apps/returned", json={"file": file})
+        assert answer.status_code == 200, answer.text
+        validator(spec, spec["components"]["schemas"]["returned.answer"]).validate(answer.json())
+        reply = answer.json()["response"]
+        file = reply["file"]
+        assert reply["files"] == [file]
+    events = await stack.clients[0].post("/apps/returned", json={"file": file}, headers={"Accept": "text/event-stream"})
+    (end,) = frames(events.text)
+    validator(spec, events_of(spec, "returned")["end"]).validate(end["data"])
+    assert end["data"]["response"] == reply
+    stored = await stack.clients[0].get(f"/requests/{end['data']['request']}")
+    assert stored.json()["response"] == reply
+
 
 JSON, FORM = "application/json", "multipart/form-data; boundary=b"
 
@@ -297,15 +325,20 @@ async def test_no_request_breaks_it(stack: Stack) -> None:
         del spec["paths"][name]  # their inputs can ask for an hour's work
     schema = schemathesis.openapi.from_dict(spec)
     schema.config.update(base_url=f"http://127.0.0.1:{stack.ports[0]}")
-    await asyncio.to_thread(fuzz, schema, stack.admin)
+    known = {
+        "request_id": (await stack.clients[0].post("/apps/described", json={"text": "known"})).json()["request"],
+        "digest": (await stack.clients[0].post("/uploads", content=b"known")).json()["digest"],
+    }
+    await asyncio.to_thread(fuzz, schema, stack.admin, known)
 
 
-def fuzz(schema: Any, admin: str) -> None:
+def fuzz(schema: Any, admin: str, known: dict[str, str]) -> None:
     for found in schema.get_all_operations():
-        fuzz_one(found.ok(), admin)
+        fuzz_one(found.ok(), admin, known)
 
 
-def fuzz_one(operation: Any, admin: str) -> None:
+def fuzz_one(operation: Any, admin: str, known: dict[str, str]) -> None:
+    """`known`: names of things that are there, by parameter."""
     runs_an_app = operation.method == "post" and operation.path.startswith("/apps/")
     cases = [operation.as_strategy(generation_mode=mode) for mode in GenerationMode]
 
@@ -317,8 +350,10 @@ def fuzz_one(operation: Any, admin: str) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=st.one_of(cases), events=st.booleans())
-    def one(case: Any, events: bool) -> None:
+    @given(case=st.one_of(cases), events=st.booleans(), there=st.booleans())
+    def one(case: Any, events: bool, there: bool) -> None:
+        if there and case.path_parameters:
+            case.path_parameters |= {name: value for name, value in known.items() if name in case.path_parameters}
         headers = {"Accept": "text/event-stream" if events and runs_an_app else "*/*"}
         if case.method == "GET":  # the others would deploy and remove
             headers["Authorization"] = f"Bearer {admin}"

@@ -2,7 +2,7 @@
 
 import datetime
 import enum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -26,6 +26,8 @@ class Part(BaseModel):
 class Ask(BaseModel):
     text: str = Field(alias="Text", description="what to digest")
     count: int = Field(default=0, ge=-5, le=5)
+    ratio: float = 0.0
+    extra: Any = None
     colour: Colour = Colour.red
     mode: Literal["fast", "slow"] = "fast"
     when: datetime.datetime | None = None
