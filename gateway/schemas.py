@@ -25,6 +25,11 @@ def ref(name: str) -> Schema:
     return {"$ref": PREFIX + name}
 
 
+def obj(optional: dict[str, Schema] | None = None, /, **required: Schema) -> Schema:
+    """The schema of an object with these members."""
+    return {"type": "object", "properties": required | (optional or {}), "required": list(required)}
+
+
 def app_schemas(app: App) -> dict[str, Schema]:
     """Component schemas by name: `<app>.request`, `.form`, `.response`, `.answer`, `.event` and what these refer to.
 
@@ -40,7 +45,7 @@ def app_schemas(app: App) -> dict[str, Schema]:
         **parts,
         **more,
     }
-    found[f"{app.name}.answer"] = _object(
+    found[f"{app.name}.answer"] = obj(
         request=ref("Id"), status={"const": "done"}, response=ref(f"{app.name}.response"), times=ref("Times")
     )
     return found
@@ -136,6 +141,8 @@ def _filed(schema: Schema, file: Callable[[Schema], Schema]) -> Schema:
 
 
 def _is_file(model: type[BaseModel], name: str) -> bool:
+    if name not in model.model_fields:  # json_schema_extra of the app says more than its model
+        return False
     hint = model.model_fields[name].annotation
     return takes_upload(hint) or takes_uploads(hint)
 
@@ -164,7 +171,7 @@ def _event(model: type[BaseModel], response: Schema) -> Schema:
     events = []
     for kind, schema in kinds.items():
         data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
-        events.append(_object(event={"const": kind}, **({"id": number} if kind == "chunk" else {}), data=data))
+        events.append(obj(event={"const": kind}, **({"id": number} if kind == "chunk" else {}), data=data))
     return {"anyOf": events}
 
 
@@ -180,7 +187,7 @@ def _chunk(model: type[BaseModel], response: Schema) -> Schema:
 def _piece(field: Schema, whole: Schema, media_type: str) -> Schema:
     """`whole`: the schema of what the pieces add up to."""
     data: Schema = {key: value for key, value in whole.items() if key in ("type", "items", "contentEncoding")}
-    piece = _object(field=field, node=_STRING, output=_STRING, n={"type": "integer", "minimum": 0}, data=data)
+    piece = obj(field=field, node=_STRING, output=_STRING, n={"type": "integer", "minimum": 0}, data=data)
     if media_type:
         piece["properties"]["media_type"] = {"const": media_type}
         piece["required"].append("media_type")
@@ -195,8 +202,8 @@ def _end(model: type[BaseModel], response: Schema) -> Schema:
         plain["properties"] = {name: schema for name, schema in response["properties"].items() if name not in streams}
     if "required" in response:
         plain["required"] = [name for name in response["required"] if name not in streams]
-    source = _object(node=_STRING, output=_STRING)
-    return _object(
+    source = obj(node=_STRING, output=_STRING)
+    return obj(
         request=ref("Id"),
         status={"const": "done"},
         response=plain,
@@ -212,7 +219,3 @@ def _streams(model: type[BaseModel]) -> list[str]:
 def _media(model: type[BaseModel], field: str) -> str:
     pcm = pcm_of(field_type(model.model_fields[field]))
     return pcm.media_type if pcm is not None else ""
-
-
-def _object(**properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties)}
