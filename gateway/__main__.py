@@ -104,8 +104,12 @@ class _Server(uvicorn.Server):
 
 
 async def serve(config: Config) -> None:
+    def closed() -> None:
+        server.should_exit = True  # NATS refuses the token for good: a supervisor starts it again with the new one
+
     async def service() -> Service:
         broker = await Broker.from_env("gateway")
+        broker.on_closed = closed
         return Service(broker, config.admin_token, config.ack_wait, config.connections)
 
     app = make_app(service)

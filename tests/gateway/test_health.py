@@ -12,6 +12,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from broker.server import Server
 from tests.e2e.apps import APPS, chain
 from tests.stack import ROOT, Stack
 from tests.waiting import eventually
@@ -73,3 +74,16 @@ async def test_ready_says_what_is_missing_and_comes_back(stack: Stack) -> None:
     answer = await client.post("/apps/chain", json={"text": "again"})
     assert answer.json()["response"] == chain("again")
     assert all(child.alive for child in stack.children.values())
+
+
+async def test_a_gateway_whose_token_is_refused_ends() -> None:
+    """So that its supervisor starts it again: a closed connection never comes back by itself."""
+    async with Stack() as running:
+        store, port = running.home / "nats", running.server.url.rpartition(":")[2]
+        running.server.kill()
+        other = Server(store.with_name("other"), port=int(port), token="f" * 32)
+        other.start()
+        try:
+            await eventually(lambda: not running.children["gateway0"].alive, within=20)
+        finally:
+            other.kill()
