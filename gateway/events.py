@@ -55,7 +55,8 @@ async def events(
         told = {source: _Told(path, media.get(path, "")) for source, path in (await _sources(run)).items()}
         while told:
             try:
-                stored = await asyncio.wait_for(anext(chunks), PING_EVERY)
+                async with asyncio.timeout(PING_EVERY):  # wait_for would make a task of each chunk
+                    stored = await anext(chunks)
             except TimeoutError:
                 yield Event("ping")
                 continue
