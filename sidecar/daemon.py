@@ -39,6 +39,10 @@ SWEEP: Final = 0.5
 """Seconds between looks at expired blocks."""
 
 
+AWAKE: Final = 150e-6
+"""Seconds: three times what a sleeping process takes to wake."""
+
+
 class Daemon:
     """One life of a sidecar; its random epoch stands in every Ref that it makes."""
 
@@ -56,6 +60,7 @@ class Daemon:
         self._keys = itertools.count(1)
         self._missed: deque[tuple[Peer, messages.Get]] = deque()
         self._refused = 0
+        self._awake_until = 0.0
         self._buffer = memoryview(bytearray(messages.MAX_MESSAGE))
         self._pulls: set[asyncio.Task[None]] = set()
         self._handlers: dict[type, Callable[[Peer, Any], object]] = {
@@ -230,6 +235,19 @@ class Daemon:
             peer.key, request.block, request.tensor, expires=request.expires, hold=request.hold, now=time.time()
         )
         self._memory.freed(freed)
+        self._stay_awake()
+
+    def _stay_awake(self) -> None:
+        """Readers ask for a tensor just after its commit: for AWAKE seconds the loop turns without sleeping."""
+        if self._awake_until == 0.0:
+            self._loop.call_soon(self._turn)
+        self._awake_until = self._loop.time() + AWAKE
+
+    def _turn(self) -> None:
+        if self._loop.time() < self._awake_until:
+            self._loop.call_soon(self._turn)
+        else:
+            self._awake_until = 0.0
 
     def _get(self, peer: Peer, request: messages.Get) -> None:
         if request.tensor.host != self.host:
