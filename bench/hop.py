@@ -18,7 +18,7 @@ import psutil
 from broker.connection import Broker
 from broker.facts import Facts
 from broker.pull import Delivery, PullLoop
-from broker.subjects import parse_run
+from broker.subjects import parse_run, work
 from broker.topology import ensure_component
 from cornstalk.app import App, load_app
 from cornstalk.messages import End, Finish, decode
@@ -129,7 +129,7 @@ class RawHop:
         """Microseconds of one hop."""
         began = time.perf_counter()
         publish = asyncio.create_task(
-            self._broker.publish_stored("work.raw.interactive", b"x" * 400, deadline=time.time() + 10)
+            self._broker.publish_stored(work("raw", "interactive"), b"x" * 400, deadline=time.time() + 10)
         )
         delivery = await self._got.get()
         await self._broker.nc.request(delivery.reply, b"+ACK", timeout=5)

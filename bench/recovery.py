@@ -16,7 +16,7 @@ from broker.connection import Broker
 from broker.facts import Facts
 from broker.pull import Delivery, PullLoop
 from broker.registry import Registry
-from broker.subjects import WORKERS, parse_run
+from broker.subjects import WORKERS, parse_run, work
 from broker.topology import ensure_component
 from cornstalk.messages import End, decode
 from cornstalk.records import WorkerBeat
@@ -120,7 +120,7 @@ class HandedBack:
 
     async def once(self) -> float:
         """Milliseconds."""
-        await self._broker.publish_stored("work.raw.interactive", b"x" * 400, deadline=time.time() + 10)
+        await self._broker.publish_stored(work("raw", "interactive"), b"x" * 400, deadline=time.time() + 10)
         first = await self._got.get()
         began = time.perf_counter()
         await first.nak(0.0)
