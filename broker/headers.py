@@ -1,6 +1,6 @@
-"""The NATS client with a faster reading of headers: 3 us instead of 23 for the seven of a republished message.
+"""The NATS client with a faster reading of headers: 3.2 us instead of 7.1 for the seven of a republished message.
 
-Every stored message that a gateway, driver or dispatcher sees carries them, so this is a fifth of their time.
+Measured on an idle core, 2026-11-29. Every stored message that a gateway, driver or dispatcher sees carries them.
 """
 
 from __future__ import annotations

