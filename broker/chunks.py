@@ -35,7 +35,7 @@ class StoredChunk(Struct, frozen=True):
 class ChunkWriter:
     """One stream output of one attempt. Each append names the chunk it stands on, so that no two attempts interleave.
 
-    `prior` holds the payloads stored by earlier attempts: a new one goes on after them. `n` counts all payloads.
+    `prior` holds what earlier attempts stored, without their takeovers: a new one goes on after it. `n` counts all.
     """
 
     def __init__(self, broker: Broker, subject: str, attempt: str, *, ttl: float, deadline: float) -> None:
@@ -47,7 +47,7 @@ class ChunkWriter:
         self._deadline = deadline
         self._last = 0
         self._one_in_flight = asyncio.Lock()
-        self.prior: list[Any] = []
+        self.prior: list[Chunk] = []
         self.n = 0
 
     @classmethod
@@ -66,8 +66,8 @@ class ChunkWriter:
         return writer
 
     @classmethod
-    async def seal(cls, broker: Broker, subject: str, attempt: str, *, ttl: float, deadline: float) -> list[Any]:
-        """Ends an output of an earlier generation: whoever writes it yet is Superseded. Its payloads, now for good.
+    async def seal(cls, broker: Broker, subject: str, attempt: str, *, ttl: float, deadline: float) -> list[Chunk]:
+        """Ends an output of an earlier generation: whoever writes it yet is Superseded. Its chunks, now for good.
 
         Raises as `open`.
         """
@@ -75,14 +75,16 @@ class ChunkWriter:
         await writer._take_over(even_nothing=True)
         return writer.prior
 
-    async def append(self, payload: Any) -> int:
-        """Stores the next payload (str, bytes, list or Ref); its sequence in CHUNKS. One at a time, others wait.
+    async def append(self, payload: Any, tokens: tuple[int, ...] = ()) -> int:
+        """Stores the next payload (str, bytes, list or Ref) and the tokens it came from; its sequence in CHUNKS.
+
+        One at a time, others wait.
 
         Raises Superseded when another attempt took over, RequestEnded when the chunks before were purged, and what
         `Broker.publish_stored` raises.
         """
         async with self._one_in_flight:
-            seq = await self._store(Chunk(attempt=self._attempt, n=self.n, payload=payload))
+            seq = await self._store(Chunk(attempt=self._attempt, n=self.n, payload=payload, tokens=tokens))
             self.n += 1
             return seq
 
@@ -106,7 +108,7 @@ class ChunkWriter:
             chunk = decode(Chunk, stored.data)
             self._last = stored.seq
             if not chunk.takeover:
-                self.prior.append(chunk.payload)
+                self.prior.append(chunk)
         self.n = len(self.prior)
         return chunk
 

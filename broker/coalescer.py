@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from cornstalk.messages import encode
 
 DELAY: Final = 0.03
@@ -24,7 +26,15 @@ WAITING_BYTES: Final = 4 * LARGEST
 class Appends(Protocol):
     """What a ChunkWriter does."""
 
-    async def append(self, payload: Any) -> int: ...
+    async def append(self, payload: Any, tokens: tuple[int, ...] = ()) -> int: ...
+
+
+class Part(Struct, frozen=True):
+    """Something to append: a whole piece, or one cut out of it. `tokens` stand with the last part of their piece."""
+
+    payload: Any
+    size: int  # bytes
+    tokens: tuple[int, ...] = ()
 
 
 class Closed(RuntimeError):
@@ -40,7 +50,7 @@ class Coalescer:
 
     def __init__(self, writer: Appends) -> None:
         self._writer = writer
-        self._pieces: list[tuple[Any, int]] = []
+        self._parts: list[Part] = []
         self._bytes = 0
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -51,18 +61,18 @@ class Coalescer:
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, piece: Any) -> None:
-        """Takes a piece; blocks while a slow server has more than 1 MiB to store first."""
+    async def add(self, piece: Any, tokens: tuple[int, ...] = ()) -> None:
+        """Takes a piece and the tokens it came from; blocks while a slow server has more than 1 MiB to store first."""
         while self._bytes > WAITING_BYTES and self._error is None:
             self._room.clear()
             await self._room.wait()
         self._raise_error()
         if self._closed:
             raise Closed("this output is closed")
-        for part, size in _parts(piece):
-            self._pieces.append((part, size))
-            self._bytes += size
-        if self._pieces:
+        for part in _parts(piece, tokens):
+            self._parts.append(part)
+            self._bytes += part.size
+        if self._parts:
             self._idle.clear()
             self._news.set()
             if self._task is None:
@@ -108,16 +118,16 @@ class Coalescer:
                 await self._news.wait()
                 self._news.clear()
                 await self._gather(stored_at + DELAY)
-                while self._pieces:
-                    joined, count, size = _join(self._pieces)
-                    await self._writer.append(joined)
-                    del self._pieces[:count]
-                    self._bytes -= size
+                while self._parts:
+                    joined, count = _join(self._parts)
+                    await self._writer.append(joined.payload, joined.tokens)
+                    del self._parts[:count]
+                    self._bytes -= joined.size
                     self._room.set()
                     stored_at = loop.time()
                     if self._bytes < CHUNK_BYTES and not self._hurry:
                         break
-                if self._pieces:
+                if self._parts:
                     self._news.set()
                 else:
                     self._idle.set()
@@ -146,10 +156,10 @@ class Coalescer:
             raise self._error
 
 
-def _parts(piece: Any) -> Iterator[tuple[Any, int]]:
-    """The piece, cut where it is too large, each part with its size in bytes (of a list: roughly)."""
+def _parts(piece: Any, tokens: tuple[int, ...]) -> Iterator[Part]:
+    """The piece, cut where it is too large; the size of a list is roughly known."""
     if not isinstance(piece, str | bytes | list):
-        yield piece, len(encode(piece))
+        yield Part(piece, len(encode(piece)), tokens)
         return
     if len(piece) == 0:
         return
@@ -157,21 +167,20 @@ def _parts(piece: Any) -> Iterator[tuple[Any, int]]:
     step = len(piece) if size <= LARGEST else max(1, len(piece) * LARGEST // (2 * size))
     for start in range(0, len(piece), step):
         part = piece[start : start + step]
-        yield part, size * len(part) // len(piece)
+        last = start + step >= len(piece)
+        yield Part(part, size * len(part) // len(piece), tokens if last else ())
 
 
-def _join(pieces: list[tuple[Any, int]]) -> tuple[Any, int, int]:
-    """The first pieces of one kind as one payload, how many they are and their size."""
-    kind = type(pieces[0][0])
+def _join(parts: list[Part]) -> tuple[Part, int]:
+    """The first parts of one kind as one, and how many they are."""
+    kind = type(parts[0].payload)
     if kind not in (str, bytes, list):
-        return pieces[0][0], 1, pieces[0][1]
+        return parts[0], 1
     count = size = 0
-    while count < len(pieces) and type(pieces[count][0]) is kind and (count == 0 or size < CHUNK_BYTES):
-        size += pieces[count][1]
+    while count < len(parts) and type(parts[count].payload) is kind and (count == 0 or size < CHUNK_BYTES):
+        size += parts[count].size
         count += 1
-    payloads = [payload for payload, _ in pieces[:count]]
-    if kind is str:
-        return "".join(payloads), count, size
-    if kind is bytes:
-        return b"".join(payloads), count, size
-    return [element for payload in payloads for element in payload], count, size
+    payloads = [part.payload for part in parts[:count]]
+    tokens = tuple(token for part in parts[:count] for token in part.tokens)
+    joined = [x for p in payloads for x in p] if kind is list else kind().join(payloads)
+    return Part(joined, size, tokens), count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -17,7 +18,7 @@ class ItemCall:
     def __init__(self, item: WorkItem, attempt: str, inputs: dict[str, Any], outputs: Outputs) -> None:
         self.request, self.node, self.gen, self.attempt = item.request, item.node, item.gen, attempt
         self.seed, self.deadline = item.seed, item.deadline
-        self.inputs, self.prior = inputs, outputs.prior
+        self.inputs, self.prior, self.prior_tokens = inputs, outputs.prior, outputs.prior_tokens
         self.cancelled = asyncio.Event()
         self.tokens_in = self.tokens_out = 0
         self._outputs = outputs
@@ -50,9 +51,9 @@ class ItemCall:
         if self.cancelled.is_set():
             raise Cancelled(self._reason)
 
-    async def emit(self, output: str, piece: Piece) -> None:
+    async def emit(self, output: str, piece: Piece, tokens: Sequence[int] = ()) -> None:
         self.check()
-        await self._outputs.emit(output, piece)
+        await self._outputs.emit(output, piece, tokens)
 
     async def tensor(self, output: str, array: Any) -> None:
         self.check()

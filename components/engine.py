@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -50,6 +50,8 @@ class Call(Protocol):
     """Values as they are; a tensor as a read-only numpy view; an upload as bytes; a stream input as StreamInput."""
     prior: dict[str, list[Piece]]
     """Stored pieces of earlier attempts, per stream output. Emit only what comes after, and never contradict them."""
+    prior_tokens: dict[str, list[int]]
+    """The tokens that `emit` was given with those pieces. A model is forced to them: never draw them anew."""
     cancelled: asyncio.Event
     tokens_in: int
     tokens_out: int
@@ -57,8 +59,11 @@ class Call(Protocol):
     def check(self) -> None:
         """Raises Cancelled if the item is not wanted any more. Safe from any thread; call it between steps."""
 
-    async def emit(self, output: str, piece: Piece) -> None:
-        """The next piece of a stream output; stored within 30 ms. Raises Cancelled."""
+    async def emit(self, output: str, piece: Piece, tokens: Sequence[int] = ()) -> None:
+        """The next piece of a stream output, stored within 30 ms with all tokens drawn since the piece before.
+
+        Raises Cancelled, and LineageDiverged if an earlier generation of the node ended without it.
+        """
 
     async def tensor(self, output: str, array: Any) -> None:
         """Copies a numpy array or torch tensor into the arena as a tensor output."""

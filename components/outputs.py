@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -14,13 +14,14 @@ from broker.crash import crash_at
 from broker.facts import Facts
 from broker.lifetimes import BLOCK_GRACE, fact_ttl
 from broker.subjects import chunk as chunk_subject
+from broker.subjects import end as end_subject
 from broker.subjects import finish
 from broker.subjects import first as first_subject
 from broker.uploads import Spool
 from components.engine import Block, Piece
-from cornstalk.errors import EngineError
+from cornstalk.errors import EngineError, LineageDiverged
 from cornstalk.large import without_large
-from cornstalk.messages import First, Ref, Upload, WorkItem, encode
+from cornstalk.messages import Chunk, End, First, Ref, Upload, WorkItem, decode, encode
 from cornstalk.task import UnitTask
 from cornstalk.values import check_outputs, check_piece
 from sidecar.client import SidecarClient
@@ -33,8 +34,10 @@ SPACE_WAIT: Final = 10.0
 class Outputs:
     """What an attempt has put out so far. Chunks and committed tensors survive the attempt; nothing else does.
 
-    `prior` holds what earlier attempts stored of each stream. A tensor of a dead attempt is leased to nobody and
-    goes when the request is released.
+    `prior` and `prior_tokens` hold what earlier attempts stored of each stream. `settled` is what the node answered
+    before its tensors were lost: its stored values stay its values (design rule 7), so whatever is made again must
+    agree, or the attempt ends LineageDiverged. A tensor of a dead attempt is leased to nobody and goes when the request
+    is released.
     """
 
     def __init__(
@@ -50,12 +53,15 @@ class Outputs:
         self._firsts: dict[str, asyncio.Task[None]] = {}
         self._refs: dict[str, Ref] = {}
         self.prior: dict[str, list[Piece]] = {}
+        self.prior_tokens: dict[str, list[int]] = {}
+        self.settled: dict[str, Any] | None = None
         self.first_at = 0.0
         self._committed = False
 
     async def open(self, redelivered: bool) -> None:
         """Opens a writer for each stream output; takes over from an earlier attempt or generation if there was one."""
         item = self._item
+        self.settled = await self._of_first_done()
         for output in (o for o, kind in self._kinds.items() if kind == "stream"):
             older = await self._of_older_generations(output)
             subject = chunk_subject(item.request, item.node, item.gen, output)
@@ -67,17 +73,27 @@ class Outputs:
                 deadline=item.deadline,
                 fresh=not redelivered,
             )
-            self.prior[output] = max(older, list(writer.prior), key=len)
-            for piece in older[writer.n :]:
-                await writer.append(piece)
+            prior = max(older, writer.prior, key=len)
+            self.prior[output] = [chunk.payload for chunk in prior]
+            self.prior_tokens[output] = [token for chunk in prior for token in chunk.tokens]
+            for chunk in older[writer.n :]:
+                await writer.append(chunk.payload, chunk.tokens)
                 crash_at("worker.inherited")
             self._streams[output] = Coalescer(_Marking(writer, self, output))
             if writer.n:
                 self.begun(output)
 
-    async def _of_older_generations(self, output: str) -> list[Piece]:
+    async def _of_first_done(self) -> dict[str, Any] | None:
+        """The outputs of the lowest generation that was done, as its End stored them."""
+        for gen in range(self._item.gen):
+            stored = await self._facts.last(end_subject(self._item.request, self._item.node, gen))
+            if stored is not None and (end := decode(End, stored.data)).outcome == "done":
+                return end.outputs
+        return None
+
+    async def _of_older_generations(self, output: str) -> list[Chunk]:
         """What was stored of a stream before its node was lost. Clients have it: this generation goes on after it."""
-        item, longest = self._item, list[Piece]()
+        item, longest = self._item, list[Chunk]()
         for gen in range(item.gen):
             subject = chunk_subject(item.request, item.node, gen, output)
             stored = await ChunkWriter.seal(
@@ -86,13 +102,15 @@ class Outputs:
             longest = max(longest, stored, key=len)
         return longest
 
-    async def emit(self, output: str, piece: Piece) -> None:
+    async def emit(self, output: str, piece: Piece, tokens: Sequence[int]) -> None:
         stream = self._streams.get(output)
         if stream is None:
             raise EngineError(
                 f"{output!r} is no stream output; streams are {', '.join(self._streams)}", code="bad_engine"
             )
-        await stream.add(check_piece(self._task, output, piece))
+        if self.settled is not None:
+            raise LineageDiverged(f"{output!r} has more pieces than the {self.settled[output]} that are its answer")
+        await stream.add(check_piece(self._task, output, piece), tuple(tokens))
 
     async def tensor(self, output: str, array: Any) -> None:
         self._expect_tensor(output)
@@ -112,7 +130,9 @@ class Outputs:
 
     async def commit(self, values: dict[str, Any]) -> dict[str, Any]:
         """Flushes the streams; the outputs as End stores them. Raises EngineError if one is missing or wrong."""
-        outputs: dict[str, Any] = await self._inline(check_outputs(self._task, values)) | self._refs
+        inline = await self._inline(check_outputs(self._task, values))
+        self._agree(inline)
+        outputs: dict[str, Any] = inline | self._refs
         for output, stream in self._streams.items():
             await stream.close()
             outputs[output] = self._writers[output].n
@@ -132,6 +152,13 @@ class Outputs:
         for mark, data in large.items():
             await spool.put(data, mark.media_type, ttl=fact_ttl(self._item.deadline), deadline=self._item.deadline)
         return inline
+
+    def _agree(self, values: dict[str, Any]) -> None:
+        if self.settled is None:
+            return
+        for name, value in values.items():
+            if encode(value) != encode(self.settled[name]):
+                raise LineageDiverged(f"{name!r} is not what this node answered before its tensors were lost")
 
     async def close(self) -> None:
         """Ends background work; an attempt that did not commit stores nothing more and gives its blocks back."""
@@ -179,7 +206,7 @@ class _Marking:
     def __init__(self, writer: ChunkWriter, outputs: Outputs, output: str) -> None:
         self._writer, self._outputs, self._output = writer, outputs, output
 
-    async def append(self, payload: Any) -> int:
-        seq = await self._writer.append(payload)
+    async def append(self, payload: Any, tokens: tuple[int, ...] = ()) -> int:
+        seq = await self._writer.append(payload, tokens)
         self._outputs.begun(self._output)
         return seq

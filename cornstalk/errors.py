@@ -10,6 +10,7 @@ CornstalkError
 ├── RequestFailed          a request ended failed, cancelled or expired
 ├── TaskError              a unit task failed; raised at its call, so user code may catch it
 ├── EngineError            an engine could not do one item
+│   └── LineageDiverged    what was made again is not what was stored
 ├── AppError               an app cannot be loaded or deployed
 ├── SetupError             this machine lacks something; says what to do
 ├── Unreachable            to a client: no gateway answers
@@ -154,6 +155,15 @@ class EngineError(CornstalkError):
 
     def to_message(self) -> Error:
         return Error(code=self.engine_code, message=sayable(str(self)), retryable=self.transient)
+
+
+class LineageDiverged(EngineError):
+    """Raised when an item that runs again makes something other than what is stored of it: never a mixture of both."""
+
+    code = "lineage_diverged"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; an engine must repeat itself for equal inputs and seed", self.code)
 
 
 class AppError(CornstalkError):

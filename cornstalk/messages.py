@@ -173,6 +173,7 @@ class Chunk(Message, frozen=True, kw_only=True):
     n: int  # number of pieces before this one, takeovers not counted
     payload: Any = None  # str, bytes, list, or Ref
     takeover: bool = False
+    tokens: tuple[int, ...] = ()  # what a model drew since the piece before: an attempt that goes on is forced to them
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -138,8 +138,8 @@ class LiveInput:
         if prior:
             await marking.begin()
         field = self._fields[name] = _Field(self._ports[name], writer, Coalescer(marking))
-        field.size = sum(map(len, prior))
-        field.nbytes = sum(_nbytes(piece) for piece in prior)
+        field.size = sum(len(chunk.payload) for chunk in prior)
+        field.nbytes = sum(_nbytes(chunk.payload) for chunk in prior)
 
     def _field(self, name: str) -> _Field:
         field = self._fields.get(name)
@@ -199,8 +199,8 @@ class _Marking:
         self._writer, self._live, self._name = writer, live, name
         self._begun = False
 
-    async def append(self, payload: Any) -> int:
-        seq = await self._writer.append(payload)
+    async def append(self, payload: Any, tokens: tuple[int, ...] = ()) -> int:
+        seq = await self._writer.append(payload, tokens)
         await self.begin()
         return seq
 

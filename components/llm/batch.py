@@ -19,7 +19,10 @@ _END: Final = -1
 
 
 class Generation:
-    """One sequence of up to `limit` tokens. `draft` guesses what they will be: makes them faster, never different."""
+    """One sequence of up to `limit` tokens, which begins with those it is `forced` to (fast: many in one step).
+
+    A token is drawn for each forced one as well, and thrown away: the draws after them are those of an undisturbed run.
+    """
 
     def __init__(
         self,
@@ -28,10 +31,10 @@ class Generation:
         end_ids: frozenset[int],
         sample: Sample,
         check: Check,
-        draft: Sequence[int] = (),
+        forced: Sequence[int] = (),
     ) -> None:
         self.prompt, self.limit, self.end_ids = list(prompt), limit, end_ids
-        self.sample, self.check, self.draft = sample, check, list(draft)
+        self.sample, self.check, self.forced = sample, check, list(forced)
         self.read = 0  # tokens of the prompt in memory
         self.tokens: list[int] = []
         self.memory: Any = None
@@ -41,13 +44,9 @@ class Generation:
     def ended(self) -> bool:
         return len(self.tokens) >= self.limit or bool(self.tokens and self.tokens[-1] in self.end_ids)
 
-    def take(self, token: int) -> bool:
-        """Keeps a token. True if it was the one that the draft guessed, so that the guess after it counts too."""
-        self.tokens.append(token)
-        if self.draft and self.draft.pop(0) == token:
-            return not self.ended
-        self.draft.clear()
-        return False
+    def take(self, drawn: int) -> None:
+        """Keeps a token: the drawn one, if it is not forced to another."""
+        self.tokens.append(self.forced.pop(0) if self.forced else drawn)
 
 
 class Batch:
@@ -159,14 +158,14 @@ class Batch:
         spare = STEP_ROWS - len(members)
         rows = []
         for g in members:
-            room = min(spare, g.limit - len(g.tokens) - 1, len(g.draft))
+            room = min(spare, g.limit - len(g.tokens) - 1, len(g.forced))
             spare -= room
-            rows.append(Rows(g.memory, len(g.prompt) + len(g.tokens) - 1, (g.tokens[-1], *g.draft[:room])))
+            rows.append(Rows(g.memory, len(g.prompt) + len(g.tokens) - 1, (g.tokens[-1], *g.forced[:room])))
         logits = iter(self._model.step(rows))
         fresh = []
         for g, r in zip(members, rows, strict=True):
-            before, holds = len(g.tokens), True
+            before = len(g.tokens)
             for _token, after in zip(r.tokens, logits, strict=False):
-                holds = holds and g.take(g.sample(after))
+                g.take(g.sample(after))
             fresh.append(g.tokens[before:])
         return fresh

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cornstalk.errors import LineageDiverged
+
 
 class Stops:
     """Cuts a text that comes in pieces before its first stop string. The result does not depend on the pieces.
@@ -41,10 +43,6 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-class Diverged(Exception):
-    """Raised when text that is made again differs from what an earlier attempt stored."""
-
-
 class Unsaid:
     """Lets through only what comes after `prior`, the text that earlier attempts stored."""
 
@@ -52,14 +50,14 @@ class Unsaid:
         self._prior = prior
 
     def push(self, piece: str) -> str:
-        """The new part of a piece. Raises Diverged."""
+        """The new part of a piece. Raises LineageDiverged."""
         n = min(len(piece), len(self._prior))
         if piece[:n] != self._prior[:n]:
-            raise Diverged
+            raise LineageDiverged(f"the stored text goes on with {len(self._prior)} other characters")
         self._prior = self._prior[n:]
         return piece[n:]
 
     def end(self) -> None:
-        """Raises Diverged when the text ended before the stored one."""
+        """Raises LineageDiverged when the text ended before the stored one."""
         if self._prior:
-            raise Diverged
+            raise LineageDiverged(f"the text ended {len(self._prior)} characters before the stored one")

@@ -13,7 +13,7 @@ from components.engine import Call
 from components.llm.batch import Batch, Generation, Sample
 from components.llm.chat import Chat, Detokenizer
 from components.llm.model import Model
-from components.llm.text import Diverged, Stops, Unsaid
+from components.llm.text import Stops, Unsaid
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.llm import LLM
@@ -38,8 +38,8 @@ class Ask:
 class TransformersEngine:
     """Generates by continuous batching in one thread. An answer depends on its own request and seed alone.
 
-    An item that runs again says the stored text again (fast, as a draft), then goes on: prior and new text together are
-    what one undisturbed attempt would have said. On a machine that computes otherwise the stored text is taken as said.
+    An item that runs again is forced to the stored tokens, then goes on: prior and new text together are what one
+    undisturbed attempt would have said, and on a machine that computes otherwise still one text.
     """
 
     slots = 4
@@ -83,35 +83,33 @@ class TransformersEngine:
                 "prompt_too_long",
             )
         call.tokens_in = len(prompt)
-        limit, prior = min(ask.max_tokens, room), "".join(str(p) for p in call.prior.get("text", ()))
-        draft = await asyncio.to_thread(self._chat.plain, prior)
-        try:
-            call.tokens_out = await self._say(call, ask, prompt, limit, draft, Unsaid(prior))
-        except Diverged:
-            left = limit - len(draft)
-            said = await self._say(call, ask, [*prompt, *draft], left, [], Unsaid("")) if left > 0 else 0
-            call.tokens_out = len(draft) + said
+        forced = call.prior_tokens.get("text", [])
+        sample = _sampler(ask.temperature, call.seed)
+        generation = Generation(prompt, min(ask.max_tokens, room), self._chat.end_ids, sample, call.check, forced)
+        call.tokens_out = await self._say(call, generation, Stops(ask.stop), len(forced))
         return {"tokens": call.tokens_out}
 
-    async def _say(self, call: Call, ask: Ask, prompt: list[int], limit: int, draft: list[int], unsaid: Unsaid) -> int:
-        """Emits what is new; the number of tokens up to the end or the stop string. Raises Diverged before it emits."""
+    async def _say(self, call: Call, generation: Generation, stops: Stops, stored: int) -> int:
+        """Emits what is new, with its tokens; the number of tokens up to the end or the stop string.
+
+        Raises LineageDiverged before it emits if the `stored` first tokens do not give the stored text.
+        """
         assert self._batch is not None
-        generation = Generation(
-            prompt, limit, self._chat.end_ids, _sampler(ask.temperature, call.seed), call.check, draft
-        )
-        text, stops, tokens = Detokenizer(self._chat), Stops(ask.stop), 0
+        text, unsaid = Detokenizer(self._chat), Unsaid("".join(str(p) for p in call.prior.get("text", ())))
+        tokens: list[int] = []
         async with aclosing(self._batch.generate(generation)) as fresh:
             async for token in fresh:
-                tokens += 1
+                tokens.append(token)
                 if piece := unsaid.push(stops.push(text.push(token))):
-                    await call.emit("text", piece)
+                    await call.emit("text", piece, tokens[stored:])
+                    stored = max(stored, len(tokens))
                 if stops.hit:
                     break
         rest = unsaid.push(stops.end())
         unsaid.end()
         if rest:
-            await call.emit("text", rest)
-        return tokens
+            await call.emit("text", rest, tokens[stored:])
+        return len(tokens)
 
 
 def _checked(inputs: Mapping[str, Any]) -> Ask:

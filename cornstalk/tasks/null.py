@@ -42,7 +42,10 @@ class Null(_Null):
 
 
 class NullTensor(_Null):
-    """A tensor of `nbytes` bytes (uint8) that follows from the digest of all inputs."""
+    """A tensor of `nbytes` bytes (uint8) that follows from the digest of all inputs.
+
+    `fail="diverge"` answers otherwise each time, as an engine must not.
+    """
 
     class Out(BaseModel):
         tensor: Tensor
@@ -56,6 +59,7 @@ class NullTensor(_Null):
         upload: Upload | None = None,
         nbytes: int = 4096,
         service_ms: float = 0.0,
+        fail: str = "",
     ) -> Out:
         raise NotImplementedError
 

@@ -20,16 +20,37 @@ class Writer:
 
     def __init__(self) -> None:
         self.chunks: list[Any] = []
+        self.tokens: list[tuple[int, ...]] = []
         self.go = asyncio.Event()
         self.go.set()
         self.error: Exception | None = None
 
-    async def append(self, payload: Any) -> int:
+    async def append(self, payload: Any, tokens: tuple[int, ...] = ()) -> int:
         await self.go.wait()
         if self.error is not None:
             raise self.error
         self.chunks.append(payload)
+        self.tokens.append(tokens)
         return len(self.chunks)
+
+
+async def test_tokens_stand_with_the_end_of_the_text_they_gave() -> None:
+    """Stored before all of its text, a token would be taken for said."""
+    writer = Writer()
+    async with Coalescer(writer) as output:
+        await output.add("a", (1,))
+        await output.add("b", (2, 3))
+        await output.add("c" * (LARGEST + 1), (4,))
+        await output.add("d")
+    assert "".join(writer.chunks) == "ab" + "c" * (LARGEST + 1) + "d"
+    said = ""
+    for text, tokens in zip(writer.chunks, writer.tokens, strict=True):
+        said += text
+        if 4 in tokens:
+            break
+        assert len(said) < LARGEST + 3
+    assert said.count("c") == LARGEST + 1
+    assert [token for tokens in writer.tokens for token in tokens] == [1, 2, 3, 4]
 
 
 async def test_first_piece_goes_at_once_and_the_next_are_joined() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,13 +23,21 @@ class Space:
 class FakeCall:
     """Implements components.engine.Call. `log` has what happened, in order: (output, piece)."""
 
-    def __init__(self, *, seed: int = 1, prior: dict[str, list[Piece]] | None = None, **inputs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 1,
+        prior: dict[str, list[Piece]] | None = None,
+        prior_tokens: dict[str, list[int]] | None = None,
+        **inputs: Any,
+    ) -> None:
         self.request, self.node, self.gen, self.attempt = "r", "n", 0, "a"
         self.seed, self.deadline = seed, time.time() + 60
-        self.inputs, self.prior = inputs, prior or {}
+        self.inputs, self.prior, self.prior_tokens = inputs, prior or {}, prior_tokens or {}
         self.cancelled = asyncio.Event()
         self.tokens_in = self.tokens_out = 0
         self.log: list[tuple[str, Any]] = []
+        self.tokens: list[tuple[int, ...]] = []  # beside each entry of log
         self.tensors: dict[str, np.ndarray[Any, Any]] = {}
         self.on_emit: Callable[[FakeCall], None] = lambda call: None
 
@@ -37,10 +45,11 @@ class FakeCall:
         if self.cancelled.is_set():
             raise Cancelled
 
-    async def emit(self, output: str, piece: Piece) -> None:
+    async def emit(self, output: str, piece: Piece, tokens: Sequence[int] = ()) -> None:
         self.check()
         assert piece, "an empty piece was emitted"
         self.log.append((output, piece))
+        self.tokens.append(tuple(tokens))
         self.on_emit(self)
 
     async def tensor(self, output: str, array: Any) -> None:

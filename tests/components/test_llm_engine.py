@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from components.engine import Cancelled
 from components.llm.transformers_engine import CONTEXT, TransformersEngine
-from cornstalk.errors import EngineError
+from cornstalk.errors import EngineError, LineageDiverged
 from cornstalk.tasks import LLM
 from tests.components.fake_call import FakeCall
 from tests.waiting import eventually
@@ -44,6 +44,15 @@ async def say(engine: TransformersEngine, prompt: str = PARIS, **inputs: Any) ->
     result = await engine.run(call)
     assert result == {"tokens": call.tokens_out}
     return call
+
+
+def flat(tokens: list[tuple[int, ...]]) -> list[int]:
+    return [token for some in tokens for token in some]
+
+
+def stored(call: FakeCall, pieces: int) -> dict[str, Any]:
+    """What the next attempt is given if the first `pieces` of a call are stored."""
+    return {"prior": {"text": call.pieces("text")[:pieces]}, "prior_tokens": {"text": flat(call.tokens[:pieces])}}
 
 
 async def test_it_answers_in_pieces(engine: TransformersEngine) -> None:
@@ -98,40 +107,50 @@ async def test_the_seed_alone_decides_what_is_drawn(engine: TransformersEngine) 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("told", [1, 33, 10_000])
+@pytest.mark.parametrize("told", [1, 7, 16])
 async def test_stored_text_is_gone_on_with_as_if_nothing_had_happened(
     engine: TransformersEngine, temperature: float, told: int
 ) -> None:
     whole = await say(engine, PROMPTS[1], max_tokens=16, temperature=temperature)
-    stored = whole.text[:told]
     again, _beside = await asyncio.gather(
-        say(engine, PROMPTS[1], max_tokens=16, temperature=temperature, prior={"text": [stored[:5], stored[5:]]}),
+        say(engine, PROMPTS[1], max_tokens=16, temperature=temperature, **stored(whole, told)),
         say(engine, PROMPTS[5], max_tokens=8),
     )
-    assert stored + again.text == whole.text
+    assert "".join(whole.pieces("text")[:told]) + again.text == whole.text
     assert again.tokens_out == whole.tokens_out
+    assert flat(whole.tokens[:told]) + flat(again.tokens) == flat(whole.tokens)
 
 
 async def test_stored_text_is_said_again_in_fewer_steps_than_the_first_time(engine: TransformersEngine) -> None:
-    async def steps(**inputs: Any) -> tuple[float, str]:
+    async def steps(**inputs: Any) -> tuple[float, FakeCall]:
         before = engine.stats()["steps"]
         call = await say(engine, PROMPTS[1], max_tokens=16, **inputs)
-        return engine.stats()["steps"] - before, call.text
+        return engine.stats()["steps"] - before, call
 
-    slow, text = await steps()
-    fast, _ = await steps(prior={"text": [text]})
+    slow, first = await steps()
+    fast, _ = await steps(**stored(first, 16))
     assert (slow, fast) == (16, 3)
 
 
-async def test_stored_text_that_another_machine_would_have_said_is_not_contradicted(engine: TransformersEngine) -> None:
-    call = await say(engine, prior={"text": ["It", " is the city of"]})
+async def test_it_is_forced_to_the_stored_tokens_also_to_unlikely_ones(engine: TransformersEngine) -> None:
+    """As another machine, or a text that has other tokens than those that were drawn, would have it."""
+    unusual = [token for part in ("It is the c", "ity of") for token in engine._chat.plain(part)]
+    assert unusual != engine._chat.plain("It is the city of")
+    call = await say(engine, prior={"text": ["It", " is the city of"]}, prior_tokens={"text": unusual})
     assert call.text.startswith(" ")
-    assert "Paris" in call.text
+    assert "France" in call.text
+
+
+async def test_stored_text_that_its_tokens_do_not_give_is_no_part_of_a_mixture(engine: TransformersEngine) -> None:
+    with pytest.raises(LineageDiverged):
+        await say(engine, prior={"text": ["The city"]}, prior_tokens={"text": engine._chat.plain("The capital")})
 
 
 async def test_the_text_before_a_stop_string_may_all_be_stored(engine: TransformersEngine) -> None:
-    call = await say(engine, stop=[" is"], prior={"text": ["The capital of France"]})
-    assert call.pieces("text") == []
+    whole = await say(engine, stop=[" is"])
+    again = await say(engine, stop=[" is"], **stored(whole, 10))
+    assert (whole.text, again.pieces("text")) == ("The capital of France", [])
+    assert again.tokens_out == whole.tokens_out
 
 
 async def test_cancelled_it_ends_within_one_step_and_the_others_go_on(engine: TransformersEngine) -> None:

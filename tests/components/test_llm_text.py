@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.llm.text import Diverged, Stops, Unsaid
+from components.llm.text import Stops, Unsaid
+from cornstalk.errors import LineageDiverged
 from tests.components.cuts import cut
 
 ABC = st.text("ab ", max_size=30)
@@ -55,12 +56,12 @@ def test_stored_text_and_new_text_add_up(text: str, told: int, at: list[int]) ->
 def test_other_text_than_the_stored_one_is_noticed() -> None:
     unsaid = Unsaid("Paris is")
     assert unsaid.push("Par") == ""
-    with pytest.raises(Diverged):
+    with pytest.raises(LineageDiverged):
         unsaid.push("ks")
 
 
 def test_a_text_that_ends_before_the_stored_one_is_noticed() -> None:
     unsaid = Unsaid("Paris is")
     unsaid.push("Paris")
-    with pytest.raises(Diverged):
+    with pytest.raises(LineageDiverged):
         unsaid.end()

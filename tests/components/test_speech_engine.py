@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from components.engine import Cancelled
 from components.generator.hibari import PIECE, HibariEngine
-from cornstalk.errors import EngineError, SetupError
+from cornstalk.errors import LineageDiverged, SetupError
 from cornstalk.tasks import TextToSpeech
 from tests.components.fake_call import FakeCall, Pieces
 
@@ -84,10 +84,13 @@ async def test_stored_audio_is_gone_on_with(engine: HibariEngine, told: int) -> 
     assert whole[:told] + await speak(engine, *TEXT, stored=whole[:told]) == whole
 
 
-async def test_more_stored_audio_than_the_text_makes_is_an_error(engine: HibariEngine) -> None:
-    with pytest.raises(EngineError) as caught:
-        await speak(engine, "Hello.", stored=bytes(10**6))
-    assert caught.value.engine_code == "diverged"
+@pytest.mark.parametrize("spoil", [lambda pcm: pcm + bytes(10**6), lambda pcm: pcm[:100] + b"\x00\x70" + pcm[102:]])
+async def test_stored_audio_that_the_text_does_not_make_is_no_part_of_a_mixture(
+    engine: HibariEngine, spoil: Callable[[bytes], bytes]
+) -> None:
+    whole = await speak(engine, "Hello.")
+    with pytest.raises(LineageDiverged):
+        await speak(engine, "Hello.", stored=spoil(whole))
 
 
 @pytest.mark.parametrize(

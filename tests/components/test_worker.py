@@ -5,43 +5,49 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from broker.chunks import ChunkWriter
 from broker.facts import Facts
 from broker.reads import last_stored
-from broker.subjects import DLQ, dead_letter, end, work
+from broker.subjects import DLQ, chunk, dead_letter, end, work
 from broker.work import publish_item
-from components.null import digest
+from components.null import digest, piece
 from cornstalk.messages import End, StreamRef, WorkItem, decode, encode
-from cornstalk.tasks.null import Null
+from cornstalk.task import UnitTask
+from cornstalk.tasks.null import Null, NullStream, NullTensor
 from tests.e2e.apps import APPS, one
 from tests.stack import Stack
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 VALUE = Null(name="value")
+TENSOR = NullTensor(name="maker")
+STREAM = NullStream(name="talker")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with Stack() as running:
         await running.deploy(APPS / "one.py")
+        await running.deploy(APPS / "chain.py")
         yield running
 
 
-def item(deadline: float = 60.0, **inputs: object) -> WorkItem:
+def item(task: UnitTask = VALUE, deadline: float = 60.0, gen: int = 0, **inputs: object) -> WorkItem:
     return WorkItem(
         request=secrets.token_hex(16),
         node="n",
-        gen=0,
-        component=VALUE.component,
+        gen=gen,
+        component=task.component,
         lane="interactive",
         tenant="t",
         deadline=time.time() + deadline,
         inputs=dict(inputs),
-        outputs={"digest": "value"},
+        outputs={name: port.kind for name, port in type(task).outputs.items()},
     )
 
 
@@ -111,6 +117,44 @@ async def test_the_first_stored_end_stays(stack: Stack) -> None:
     await works_still(stack)
     assert (await stored_end(stack, sent)).attempt == first.attempt
     assert first.outputs == {"digest": digest("value", {**Null.defaults, "text": "twice"})}
+
+
+async def settled(stack: Stack, task: UnitTask, outputs: dict[str, Any], stored: list[str], **inputs: object) -> End:
+    """The End of generation 1 of a node whose generation 0 was done with `outputs` and the pieces `stored`."""
+    sent = item(task, gen=1, **inputs)
+    if stored:
+        subject = chunk(sent.request, "n", 0, "text")
+        writer = await ChunkWriter.open(stack.broker, subject, "a", ttl=60, deadline=sent.deadline)
+        for payload in stored:
+            await writer.append(payload)
+    done = End(node="n", gen=0, attempt="a", outcome="done", outputs=outputs)
+    await Facts(stack.broker).put(end(sent.request, "n", 0), encode(done), deadline=time.time() + 5, ttl=60)
+    return await outcome(stack, sent)
+
+
+async def test_a_tensor_is_made_again_beside_the_values_that_stay(stack: Stack) -> None:
+    right = digest("maker", {**NullTensor.defaults, "text": "x"})
+    ended = await settled(stack, TENSOR, {"digest": right}, [], text="x")
+    assert ended.outcome == "done"
+    assert ended.outputs["digest"] == right
+
+
+async def test_what_is_made_again_and_differs_is_an_error_not_a_mixture(stack: Stack) -> None:
+    right = digest("maker", {**NullTensor.defaults, "text": "x"})
+    ended = await settled(stack, TENSOR, {"digest": right}, [], text="x", fail="diverge")
+    assert ended.error is not None
+    assert (ended.outcome, ended.error.code) == ("failed", "lineage_diverged")
+
+
+async def test_a_stream_that_was_whole_is_not_added_to(stack: Stack) -> None:
+    seed = digest("talker", {**NullStream.defaults, "text": "x"})
+    pieces = [piece(seed, i) for i in range(3)]
+    outputs = {"text": 3, "pieces": 3}
+    same = await settled(stack, STREAM, outputs, pieces, text="x", pieces=3)
+    assert (same.outcome, same.outputs) == ("done", outputs)
+    more = await settled(stack, STREAM, outputs, pieces, text="x", pieces=4)
+    assert more.error is not None
+    assert (more.outcome, more.error.code) == ("failed", "lineage_diverged")
 
 
 async def test_a_stream_whose_producer_failed_fails_its_reader(stack: Stack) -> None:
