@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from broker.connection import Broker
@@ -90,6 +91,11 @@ class Registry:
             for stored in found
             if stored.subject.startswith(self._prefix + prefix) and not _is_deleted(stored)
         }
+
+    async def history(self, key: str) -> list[bytes]:
+        """What the bucket keeps of a key, newest first, each writing once. Raises ReadTimeout."""
+        found = [s async for s in pages(self._broker, self._stream, self._subject(key)) if not _is_deleted(s)]
+        return [data for data, _ in groupby(stored.data for stored in reversed(found))]
 
     async def _stored(self, key: str) -> Stored | None:
         return await last_stored_until(self._broker, self._stream, self._subject(key), time.time() + self._timeout)

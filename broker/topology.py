@@ -27,6 +27,8 @@ DISPATCH_ACK_WAIT: Final = 2.0
 ACK_WAIT: Final = 15.0
 """Seconds until an item of a lost node is delivered again; a worker says in-progress at a third of it."""
 
+KEPT_DECISIONS: Final = 64
+"""Decisions of autoscaling that are kept for each component."""
 HEARTBEAT_TTL: Final = 10.0
 """Seconds that a record in `workers` and `locks` lives without being written again."""
 
@@ -50,13 +52,11 @@ async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT) -> No
     await _ensure_stream(broker, _dead_letters())
     await _ensure_consumer(broker, subjects.RUNS, subjects.DISPATCH, DISPATCH_ACK_WAIT)
     await _ensure_consumer(broker, subjects.DRIVE, "drive", drive_ack_wait)
-    for bucket, ttl in (
-        (subjects.APPS, 0.0),
-        (subjects.COMPONENTS, 0.0),
-        (subjects.WORKERS, HEARTBEAT_TTL),
-        (subjects.LOCKS, HEARTBEAT_TTL),
-    ):
-        await _ensure_stream(broker, _bucket(bucket, ttl))
+    for bucket in (subjects.APPS, subjects.COMPONENTS, subjects.AUTOSCALE):
+        await _ensure_stream(broker, _bucket(bucket))
+    for bucket in (subjects.WORKERS, subjects.LOCKS):
+        await _ensure_stream(broker, _bucket(bucket, ttl=HEARTBEAT_TTL))
+    await _ensure_stream(broker, _bucket(subjects.DECISIONS, history=KEPT_DECISIONS))
 
 
 async def ensure_component(
@@ -167,7 +167,7 @@ def _dead_letters() -> Config:
     }
 
 
-def _bucket(bucket: str, ttl: float) -> Config:
+def _bucket(bucket: str, *, ttl: float = 0.0, history: int = 1) -> Config:
     return {
         "name": f"KV_{bucket}",
         "subjects": [f"$KV.{bucket}.>"],
@@ -176,7 +176,7 @@ def _bucket(bucket: str, ttl: float) -> Config:
         "num_replicas": 1,
         "discard": "new",
         "max_bytes": BUCKET_BYTES,
-        "max_msgs_per_subject": 1,
+        "max_msgs_per_subject": history,
         "max_age": int(ttl * _SECOND),
         "duplicate_window": int(min(ttl or 120.0, 120.0) * _SECOND),
         "allow_rollup_hdrs": True,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from cornstalk.messages import Message
+from cornstalk.messages import Lane, Message
 
 
 class ComponentSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +37,7 @@ class ComponentRecord(Message, frozen=True, kw_only=True):
     apps: tuple[str, ...] = ()
     state: Literal["active", "draining"] = "active"
     replicas: int = 2  # worker processes a supervisor keeps running
+    autoscaled: bool = False  # `replicas` follows the load; the reason stands in decisions/<id>
 
 
 class WorkerBeat(Message, frozen=True, kw_only=True):
@@ -51,3 +52,41 @@ class WorkerBeat(Message, frozen=True, kw_only=True):
     ready: bool = False  # weights loaded
     started_at: float = 0.0
     stats: dict[str, float] = {}  # engine: batch size of each step, longest step in seconds
+
+
+Workers = Annotated[int, Meta(ge=0, le=1_000)]
+Items = Annotated[int, Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[int, Meta(ge=0, le=3_600)]  # the most that the HPA takes as a window
+
+
+class ScalePolicy(Message, frozen=True, kw_only=True):
+    """autoscale/<component>: a ScaledObject of KEDA under short names. Written by gateways, read by the operator.
+
+    The defaults are KEDA's and the HPA's, except `min`, which is 0 there, and `max`, 100.
+    """
+
+    min: Workers = 1  # minReplicaCount
+    max: Workers = 0  # maxReplicaCount; 0: one for each CPU of the operator's machine, at least 2
+    target: Items = 0  # lagThreshold: items waiting and running for each worker; 0: the slots of its engine
+    activation: Items = 0  # activationLagThreshold: more items than that wake a component from zero
+    cooldown: Seconds = 300  # cooldownPeriod: without more items than that, before the last worker goes, if `min` is 0
+    window: Seconds = 300  # scaleDown.stabilizationWindowSeconds: the highest number asked for within it holds
+
+
+Rule = Literal["target", "tolerance", "window", "rate", "max", "min", "cooldown", "idle", "start", "zero", "slots"]
+"""What settled a decision: dispatcher/autoscale.py says what each means."""
+
+
+class ScaleDecision(Message, frozen=True, kw_only=True):
+    """decisions/<component>, the newest 64: how many workers there shall be, and why. Written by the operator."""
+
+    component: str
+    at: float
+    before: int  # workers that were wanted until then
+    replicas: int  # workers that are wanted now
+    asked: int  # what the items ask for, before window, rate and limits
+    rule: Rule
+    why: str  # a sentence with the figures
+    pending: dict[Lane, int]
+    in_flight: dict[Lane, int]
+    policy: ScalePolicy  # as it was then, `max` and `target` filled in

@@ -10,6 +10,8 @@ from broker.connection import Broker
 from broker.errors import Conflict
 from broker.registry import Registry
 from broker.server import Server
+from broker.subjects import DECISIONS
+from broker.topology import KEPT_DECISIONS
 from tests.broker.proxy import Proxy
 from tests.waiting import eventually
 
@@ -50,6 +52,21 @@ async def test_keys_by_prefix(broker: Broker) -> None:
         "b.1": b"b.1",
         "b.2": b"b.2",
     }
+
+
+async def test_a_bucket_with_history_keeps_the_newest_of_each_key(broker: Broker) -> None:
+    registry = Registry(broker, DECISIONS)
+    assert await registry.history("a") == []
+    for number in range(KEPT_DECISIONS + 3):
+        await registry.put("a", b"%d" % number)
+    await registry.put("a", b"%d" % number)  # sent again, for its confirmation was lost
+    await registry.put("a.b", b"other")
+    kept = [int(data) for data in await registry.history("a")]
+    assert kept == list(range(KEPT_DECISIONS + 2, 3, -1))
+    assert await registry.history("a.b") == [b"other"]
+    assert (await registry.entries())["a"].data == b"%d" % number
+    await registry.delete("a")
+    assert await registry.history("a") == []
 
 
 async def test_more_keys_than_one_answer_holds(broker: Broker) -> None:
