@@ -25,6 +25,7 @@ from gateway import deadletters, openapi, resumable, websocket
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
+from gateway.origins import Origins
 from gateway.service import Service
 from gateway.sockets import CONNECTIONS
 from gateway.uploads import BODY_LIMIT
@@ -45,6 +46,8 @@ class Config:
     """Seconds after which another gateway drives a durable request of one that died; the operator is told the same."""
     connections: int
     """WebSocket connections at once."""
+    origins: Origins
+    """Other web pages than its own that may use it."""
 
 
 def read_config(argv: list[str]) -> Config:
@@ -55,6 +58,14 @@ def read_config(argv: list[str]) -> Config:
     parser.add_argument("--admin-token-file", default=env.get("CORNSTALK_ADMIN_TOKEN_FILE", ""))
     parser.add_argument("--ack-wait", type=float, default=float(env.get("CORNSTALK_ACK_WAIT", ACK_WAIT)))
     parser.add_argument("--connections", type=int, default=int(env.get("CORNSTALK_CONNECTIONS", CONNECTIONS)))
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages of this origin may use the gateway, of any with *; may be given again "
+        "(default: CORNSTALK_ALLOW_ORIGINS, with spaces between them, or none)",
+    )
     args = parser.parse_args(argv)
     if not args.admin_token_file:
         parser.error("no admin token: pass --admin-token-file FILE or set CORNSTALK_ADMIN_TOKEN_FILE")
@@ -64,10 +75,14 @@ def read_config(argv: list[str]) -> Config:
         parser.error(f"the admin token cannot be read: {error}")
     if len(token) < 16:
         parser.error("the admin token has fewer than 16 characters")
-    return Config(args.host, args.port, token, args.ack_wait, args.connections)
+    try:
+        origins = Origins(*(args.allow_origin or env.get("CORNSTALK_ALLOW_ORIGINS", "").split()))
+    except ValueError as error:
+        parser.error(str(error))
+    return Config(args.host, args.port, token, args.ack_wait, args.connections, origins)
 
 
-def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
+def make_app(service: Callable[[], Awaitable[Service]], origins: Origins) -> FastAPI:
     """The ASGI application over a service that is made at its start."""
 
     @asynccontextmanager
@@ -79,6 +94,7 @@ def make_app(service: Callable[[], Awaitable[Service]]) -> FastAPI:
         await app.state.service.close()
 
     app = FastAPI(lifespan=lifespan, redirect_slashes=False, openapi_url=None)
+    app.state.origins = origins
     app.include_router(router)
     app.include_router(openapi.router)
     app.include_router(websocket.router)
@@ -112,11 +128,11 @@ async def serve(config: Config) -> None:
         broker.on_closed = closed
         return Service(broker, config.admin_token, config.ack_wait, config.connections)
 
-    app = make_app(service)
+    app = make_app(service, config.origins)
     server = _Server(
         app,
         uvicorn.Config(
-            app,
+            config.origins.over(app),
             host=config.host,
             port=config.port,
             log_level="warning",

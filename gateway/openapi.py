@@ -129,7 +129,7 @@ def _static() -> dict[str, dict[str, Operation]]:
             "delete": operation(
                 "cancel",
                 "cancels it",
-                responses({202: good(obj(request=ref("Id"), status=ended))}, 404, 422, 503),
+                responses({202: good(obj(request=ref("Id"), status=ended))}, 403, 404, 422, 503),
                 _ID,
             ),
         },
@@ -144,7 +144,7 @@ def _static() -> dict[str, dict[str, Operation]]:
         },
         "/uploads": {
             "post": operation(
-                "upload", "takes one file", responses({201: stored}, 408, 422, 503), requestBody=_ANY_BODY
+                "upload", "takes one file", responses({201: stored}, 403, 408, 422, 503), requestBody=_ANY_BODY
             )
         },
         "/uploads/{digest}": {
@@ -152,7 +152,7 @@ def _static() -> dict[str, dict[str, Operation]]:
             "put": operation(
                 "upload_part",
                 "takes bytes of a file",
-                responses({200: stored, 201: stored, 202: some}, 404, 408, 410, 416, 422, 503),
+                responses({200: stored, 201: stored, 202: some}, 403, 404, 408, 410, 416, 422, 503),
                 _DIGEST,
                 parameter(
                     "header", "Content-Range", {"type": "string", "pattern": r"^bytes \d{1,15}-\d{1,15}/\d{1,15}$"}
@@ -209,7 +209,7 @@ def _invoke(name: str) -> Operation:
     return operation(
         f"invoke_{name}",
         f"runs one request of {name}",
-        responses({200: answer}, 404, 408, 410, 415, 422, 429, 499, 502, 503, 504),
+        responses({200: answer}, 403, 404, 408, 410, 415, 422, 429, 499, 502, 503, 504),
         *_ASKED,
         requestBody={
             "required": True,

@@ -14,7 +14,7 @@ _MEANING: Final = {
     202: "taken; there is more to come",
     400: "the body cannot be read",
     401: "no admin token came",
-    403: "that is not the admin token",
+    403: "that is not the admin token, or a web page of another origin",
     404: "nothing of this name is here",
     408: "the body stopped in the middle",
     410: "it was here, and has been purged",

@@ -21,7 +21,6 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
@@ -54,8 +53,7 @@ async def converse(socket: WebSocket, name: str) -> None:
     """One connection, to its end."""
     service: Service = socket.app.state.service
     await socket.accept()
-    origin = socket.headers.get("origin")  # unlike fetch, a WebSocket is open to any page that a user visits
-    if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
+    if not socket.app.state.origins.admit(socket.headers):  # unlike fetch, it is open to any page that a user visits
         await socket.close(4403, "this page is of another origin than the gateway")
     elif service.sockets.full:
         await socket.close(4429, "this gateway has as many connections as it takes: try another, or later")
