@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
 from broker.connection import Broker
+from broker.lifetimes import fact_ttl
 from broker.subjects import DEADLINE, LANE, TENANT, TRACEPARENT, work
+from broker.uploads import Spool
+from cornstalk.large import Spooled, without_large
 from cornstalk.messages import WorkItem, encode
+
+LARGEST: Final = 256 << 10
+"""Bytes of an item from which on its large values leave it for the spool (design rule 11)."""
 
 
 def item_headers(item: WorkItem) -> dict[str, str]:
@@ -14,11 +24,29 @@ def item_headers(item: WorkItem) -> dict[str, str]:
 
 
 async def publish_item(broker: Broker, item: WorkItem) -> None:
-    """Raises QueueFull when the component's lane is at its limit."""
+    """Raises QueueFull when the component's lane (or the spool) is at its limit, PayloadTooLarge when the references in
+    the item alone do not fit into a message.
+    """
+    data = encode(item)
+    if len(data) > LARGEST:
+        data = encode(await _without_large(broker, item))
     await broker.publish_stored(
         work(item.component, item.lane),
-        encode(item),
+        data,
         deadline=item.deadline,
         msg_id=f"{item.request}:{item.node}:{item.gen}",
         headers=item_headers(item),
     )
+
+
+async def _without_large(broker: Broker, item: WorkItem) -> WorkItem:
+    """Values that were small enough for the Ends they came in add up where many meet: marks of them stay in the item.
+
+    A crash leaves spooled values that nothing names; they expire with the request, and a second publisher finds them.
+    """
+    large: Spooled = {}
+    inputs = without_large(item.inputs, large)
+    spool = Spool(broker)
+    for mark, data in large.items():
+        await spool.put(data, mark.media_type, ttl=fact_ttl(item.deadline), deadline=item.deadline)
+    return msgspec.structs.replace(item, inputs=inputs)

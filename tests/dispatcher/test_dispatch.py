@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
-from broker.reads import pages
-from broker.subjects import DLQ, end, finish, graph
-from broker.work import publish_item
+from broker.reads import last_stored, pages
+from broker.server import MAX_PAYLOAD
+from broker.subjects import DLQ, end, finish, graph, work, work_stream
+from broker.uploads import Spool
+from broker.work import LARGEST, publish_item
 from cornstalk.graph import decide, fold
-from cornstalk.messages import Accepted, Edge, End, Graph, StreamRef, WorkItem, decode
-from tests.dispatcher.harness import Bench, newer, node, value_of
+from cornstalk.large import marks, with_large
+from cornstalk.large import value_of as value_of_mark
+from cornstalk.messages import Accepted, Edge, End, Graph, StreamRef, WorkItem, decode, encode
+from tests.dispatcher.harness import Bench, a_ref, newer, node, value_of
 from tests.waiting import eventually
+
+TRACE: Final = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 
 
 async def test_a_graph_sends_its_ready_nodes_and_an_end_its_consumers(bench: Bench) -> None:
     await bench.component()
     await bench.two_dispatchers()
-    request = await bench.accept(trace="00-" + "1" * 32 + "-" + "2" * 16 + "-01")
+    request = await bench.accept(trace=TRACE)
     await bench.graph(request, node("a"), node("b"), node("join", value_of("a"), value_of("b")))
     items = await bench.until_items("a", "b")
     assert {i.request for i in items} == {request}
@@ -26,7 +33,7 @@ async def test_a_graph_sends_its_ready_nodes_and_an_end_its_consumers(bench: Ben
     await bench.end(request, "b", outputs={"v": "B"})
     join = (await bench.until_items("a", "b", "join"))[-1]
     assert join.inputs == {"in": ["A", "B"]}
-    assert join.trace.startswith("00-")
+    assert join.trace == TRACE
 
 
 async def test_a_stream_edge_is_sent_at_the_first_piece(bench: Bench) -> None:
@@ -103,18 +110,55 @@ async def test_a_component_without_queue_stalls_no_other_component_and_is_served
     await bench.until_items("a", component="later")
 
 
-async def test_an_item_over_the_size_limit_fails_its_node(bench: Bench) -> None:
+async def test_values_that_add_up_to_a_large_item_leave_it(bench: Bench) -> None:
+    """Each is small enough for the End it came in; where many meet, the item has marks of them (rule 11)."""
+    await bench.component()
+    await bench.two_dispatchers()
+    request = await bench.accept(trace=TRACE)
+    leaves = [f"n{i}" for i in range(20)]
+    await bench.graph(request, *(node(n) for n in leaves), node("join", *(value_of(n) for n in leaves)))
+    values = [f"{i:02}" * 30_000 for i in range(20)]
+    for leaf, value in zip(leaves, values, strict=True):
+        await bench.end(request, leaf, outputs={"v": value})
+    join = (await bench.until_items(*leaves, "join"))[-1]
+    assert sum(map(len, values)) > MAX_PAYLOAD
+    assert len(encode(join)) < LARGEST
+    (mark,) = marks(join.inputs)
+    stored = await Spool(bench.broker).get(mark, timeout=5)
+    assert with_large(join.inputs, {mark: value_of_mark(mark, stored)}) == {"in": values}
+
+
+async def test_an_item_whose_references_alone_are_too_large_fails_its_node(bench: Bench) -> None:
     await bench.component()
     await bench.two_dispatchers()
     request = await bench.accept()
-    await bench.graph(request, node("a"), node("big", value_of("a"), value_of("a"), value_of("a")))
-    await bench.end(request, "a", outputs={"v": "x" * 500_000})
+    many = [Edge("a", "t", False)] * 8000
+    await bench.graph(request, node("a", outputs={"t": "tensor"}), node("big", *many))
+    await bench.end(request, "a", outputs={"t": a_ref(request, "a", "h" * 100)})
     stored = await eventually(lambda: bench.facts.last(end(request, "big", 0)), within=10.0)
     assert stored is not None
     failure = decode(End, stored.data)
     assert failure.outcome == "failed"
     assert failure.error is not None
     assert failure.error.code == "item_too_large"
+
+
+async def test_an_item_says_in_its_headers_what_a_look_at_the_queue_needs(bench: Bench) -> None:
+    """Rule 11: W3C trace context, deadline, lane, tenant."""
+    await bench.component()
+    await bench.two_dispatchers()
+    request = await bench.accept(trace=TRACE, lane="batch")
+    await bench.graph(request, node("a"))
+    (item,) = await bench.until_items("a")
+    stored = await last_stored(bench.broker, work_stream("c"), work("c", "batch"))
+    assert stored is not None
+    wanted = {
+        "traceparent": TRACE,
+        "Cornstalk-Deadline": f"{item.deadline:.3f}",
+        "Cornstalk-Lane": "batch",
+        "Cornstalk-Tenant": "t",
+    }
+    assert wanted.items() <= stored.headers.items()
 
 
 async def test_a_malformed_fact_ends_its_request_once_and_is_kept_as_dead_letter(bench: Bench) -> None:
@@ -141,8 +185,12 @@ async def test_a_fact_of_a_newer_release_is_handed_back_not_judged(bench: Bench)
     await bench.put(graph(request, 0), newer(Graph(index=0, nodes=(node("a"),))))
     await bench.graph(other, node("b"))
     await bench.until_items("b")
-    info = await bench.broker.api("CONSUMER.INFO.RUNS.dispatch")
-    assert info["num_ack_pending"] == 1
+
+    async def one_left() -> bool:
+        info = await bench.broker.api("CONSUMER.INFO.RUNS.dispatch")
+        return info["num_pending"] == 0 and info["num_ack_pending"] == 1
+
+    await eventually(one_left)
     assert await bench.facts.last(finish(request)) is None
 
 

@@ -57,6 +57,15 @@ async def test_a_long_prompt_and_long_outputs(stack: Stack) -> None:
     assert json.loads(last.partition("data: ")[2])["response"] == expected
 
 
+async def test_values_that_only_together_are_large(stack: Stack) -> None:
+    """Twenty of 62 KiB each go into one call: 1.2 MiB, over what a message carries."""
+    answer = await stack.clients[0].post("/apps/large", json={"text": "sum", "repeat": 1, "pieces": 3, "words": 2000})
+    assert answer.status_code == 200, answer.text[:500]
+    assert answer.json()["response"] == large("sum", repeat=1, pieces=3, words=2000)
+    stored = await sizes(stack, answer.json()["request"])
+    assert max(stored.values()) < LIMIT, stored
+
+
 async def test_several_at_once_with_equal_and_other_values(stack: Stack) -> None:
     prompts = [PROMPT, PROMPT[1:], PROMPT, "short"]
     answers = await asyncio.gather(

@@ -62,7 +62,7 @@ _PLAIN: Final[dict[str, Any]] = {"count": 0, "ratio": 0.0, "loud": False, "extra
 
 
 def large(
-    text: str, items: Sequence[str] = (), repeat: int = 16_000, pieces: int = 20_000, calls: int = 1
+    text: str, items: Sequence[str] = (), repeat: int = 16_000, pieces: int = 20_000, calls: int = 1, words: int = 100
 ) -> dict[str, Any]:
     """The response of large.py."""
     value, other = Null(name="value"), Null(name="other")
@@ -75,6 +75,7 @@ def large(
         digest_of(value, text=talk),
         digest_of(other, texts=[long, second, text]),
         digest_of(other, text=changed, texts=[changed, talk[:40]]),
+        digest_of(other, texts=[digest_of(value, text=f"part {i}") * words for i in range(20)]),
         *(digest_of(value, text=f"{i}" * 1000) for i in range(calls)),
     ]
     return {"long": long, "talk": talk, "changed": changed, "digests": digests}

@@ -12,6 +12,7 @@ class Ask(BaseModel):
     repeat: int = 16_000
     pieces: int = 20_000
     calls: int = 1
+    words: int = 100
 
 
 class Reply(BaseModel):
@@ -34,7 +35,9 @@ class Large(CompositeTask):
         changed = long[::-1]  # waits for it, and is another large value
         last = self.other(text=changed, texts=[changed, talk[:40]]).digest
         more = [self.value(text=f"{i}" * 1000).digest for i in range(q.calls)]
-        return Reply(long=long, talk=talk, changed=changed, digests=[other, listener, both, last, *more])
+        parts = [self.value(text=f"part {i}", repeat=q.words).digest for i in range(20)]
+        joined = self.other(texts=parts).digest  # each fits into a message, together they may not
+        return Reply(long=long, talk=talk, changed=changed, digests=[other, listener, both, last, joined, *more])
 
 
 app = App("large", Large())
