@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from cornstalk.messages import Lane, Message
+from cornstalk.messages import Message
 
 
 class ComponentSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,6 +87,6 @@ class ScaleDecision(Message, frozen=True, kw_only=True):
     asked: int  # what the items ask for, before window, rate and limits
     rule: Rule
     why: str  # a sentence with the figures
-    pending: dict[Lane, int]
-    in_flight: dict[Lane, int]
+    pending: dict[str, int]  # by lane, as in_flight
+    in_flight: dict[str, int]
     policy: ScalePolicy  # as it was then, `max` and `target` filled in

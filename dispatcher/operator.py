@@ -1,4 +1,4 @@
-"""`python -m dispatcher.operator`: owner of the topology. Runs once: a second one waits for the lock of the first."""
+"""`python -m dispatcher.operator`: owner of the topology, and the autoscaler. A second one waits for its lock."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT, ensure_core
 from dispatcher.lock import Lock
+from dispatcher.scaler import Scaler
 from dispatcher.topology import Reconciler
 
 log = logging.getLogger("operator")
@@ -28,7 +29,9 @@ class Config:
     poll: float
     """Seconds between two rounds."""
     replicas: int
-    """Worker processes of a component that is new."""
+    """Worker processes of each component that is not autoscaled."""
+    autoscale: bool
+    """Whether the number of workers follows the load. Not where KEDA does that."""
     ack_wait: float
     """Seconds after which what a lost host held is delivered again; workers and gateways are told the same."""
 
@@ -38,6 +41,7 @@ def configured(arguments: list[str]) -> Config:
     parser = argparse.ArgumentParser(prog="python -m dispatcher.operator", description=__doc__)
     parser.add_argument("--poll", type=float, default=0.5)
     parser.add_argument("--replicas", type=int, default=int(os.environ.get("CORNSTALK_REPLICAS", "2")))
+    parser.add_argument("--autoscale", action="store_true")
     parser.add_argument("--ack-wait", type=float, default=float(os.environ.get("CORNSTALK_ACK_WAIT", ACK_WAIT)))
     return Config(**vars(parser.parse_args(arguments)))
 
@@ -69,11 +73,15 @@ async def serve(config: Config) -> None:
 
 
 async def _rounds(broker: Broker, lock: Lock, config: Config) -> None:
-    reconciler = Reconciler(broker, config.replicas, config.ack_wait)
+    replicas = 1 if config.autoscale else config.replicas
+    reconciler = Reconciler(broker, replicas, config.ack_wait, config.autoscale)
+    scaler = Scaler(broker) if config.autoscale else None
     while True:
         if lock.held:
             try:
                 await reconciler.round()
+                if scaler is not None:
+                    await scaler.round()
             except BrokerError as error:
                 log.warning("round broken off: %s", error)
         await asyncio.sleep(config.poll)

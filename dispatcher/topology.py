@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TypeVar
 
 import msgspec
 
@@ -12,35 +11,38 @@ from broker.connection import Broker
 from broker.errors import BrokerError, Rejected
 from broker.facts import Facts
 from broker.registry import Registry
-from broker.subjects import APPS, COMPONENTS, finish, parse_run
-from cornstalk.messages import Accepted, Malformed, Message, NewerVersion, decode, encode
+from broker.subjects import APPS, COMPONENTS, DECISIONS, finish, parse_run
+from cornstalk.messages import Accepted, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
+from dispatcher.registered import decoded, registered
 
 log = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=Message)
-
 
 class Reconciler:
-    """Makes queues and component records what the apps bucket says. Its only writer; holds nothing between two rounds.
+    """Makes queues and component records what the apps bucket says. Holds nothing between two rounds. Nobody else
+    writes the records, but the Scaler of the same operator, between two rounds.
 
     A component of several apps is one record and one queue. One that no app names keeps its queue and its workers until
     nothing waits or runs in it and no running request was accepted by an app version that names it; then it goes.
     A crash at any line is mended by the next round.
     """
 
-    def __init__(self, broker: Broker, replicas: int, ack_wait: float) -> None:
-        """`replicas`: worker processes of a new component; `ack_wait` of its queue in seconds."""
-        self._broker, self._replicas, self._ack_wait = broker, replicas, ack_wait
+    def __init__(self, broker: Broker, replicas: int, ack_wait: float, autoscaled: bool = False) -> None:
+        """`replicas`: worker processes of a new component, and of one that was autoscaled and no longer is; `ack_wait`
+        of its queue in seconds.
+        """
+        self._broker, self._replicas, self._ack_wait, self._autoscaled = broker, replicas, ack_wait, autoscaled
         self._facts = Facts(broker)
         self._apps = Registry(broker, APPS)
         self._components = Registry(broker, COMPONENTS)
+        self._decisions = Registry(broker, DECISIONS)
         self._made: set[str] = set()  # queues this process has made or checked
 
     async def round(self) -> None:
         """One round. A component that cannot be made holds up no other one. Raises BrokerError."""
         specs, users = await self._wanted()
-        records = await self._records()
+        records = await registered(ComponentRecord, self._components)
         for component in sorted(specs.keys() | records.keys()):
             try:
                 if (spec := specs.get(component)) is not None:
@@ -54,22 +56,13 @@ class Reconciler:
         """What each component of the deployed apps is, and the names of those apps."""
         specs: dict[str, ComponentSpec] = {}
         users: dict[str, list[str]] = {}
-        for key, app in sorted((await self._versions()).items()):
+        for key, app in sorted((await registered(AppRecord, self._apps)).items()):
             if "." in key:
                 continue  # an older version: its running requests hold what they need
             for component, spec in app.components.items():
                 specs[component] = spec
                 users.setdefault(component, []).append(app.name)
         return specs, users
-
-    async def _versions(self) -> dict[str, AppRecord]:
-        return {
-            k: r for k, e in (await self._apps.entries()).items() if (r := _decoded(AppRecord, k, e.data)) is not None
-        }
-
-    async def _records(self) -> dict[str, ComponentRecord]:
-        entries = await self._components.entries()
-        return {k: r for k, e in entries.items() if (r := _decoded(ComponentRecord, k, e.data)) is not None}
 
     async def _keep(
         self, component: str, spec: ComponentSpec, apps: tuple[str, ...], old: ComponentRecord | None
@@ -84,17 +77,25 @@ class Reconciler:
             task=spec.task,
             identity=spec.identity,
             apps=apps,
-            replicas=old.replicas if old is not None else self._replicas,
+            replicas=self._replicas if old is None else self._replicas_of(old),
+            autoscaled=self._autoscaled,
         )
         if new != old:
             await self._write(new)
             log.info("component %s serves %s", component, ", ".join(apps))
 
+    def _replicas_of(self, record: ComponentRecord) -> int:
+        """As they are; unless they were autoscaled, maybe to zero, and nobody does so any more."""
+        return self._replicas if record.autoscaled and not self._autoscaled else record.replicas
+
     async def _give_up(self, record: ComponentRecord) -> None:
         """`draining` is written last of all, for it ends the workers; then the apps are looked at once more."""
         if record.state == "active":
-            if record.apps:
-                await self._write(msgspec.structs.replace(record, apps=()))
+            unused = msgspec.structs.replace(
+                record, apps=(), replicas=self._replicas_of(record), autoscaled=self._autoscaled
+            )
+            if unused != record:
+                await self._write(unused)
             if not await self._idle(record.id):
                 return
             await self._write(msgspec.structs.replace(record, apps=(), state="draining"))
@@ -102,6 +103,7 @@ class Reconciler:
             return  # deployed again: the next round keeps it
         await topology.remove_component(self._broker, record.id)
         self._made.discard(record.id)
+        await self._decisions.delete(record.id)
         await self._components.delete(record.id)
         log.info("component %s is drained and gone", record.id)
 
@@ -116,10 +118,11 @@ class Reconciler:
 
     async def _needed(self, component: str) -> bool:
         """Whether a request that has not ended began on an app version that names the component."""
-        users = {(a.name, a.version) for a in (await self._versions()).values() if component in a.components}
+        apps = (await registered(AppRecord, self._apps)).values()
+        users = {(app.name, app.version) for app in apps if component in app.components}
         async for stored in self._facts.accepted():
             request = parse_run(stored.subject).request
-            fact = _decoded(Accepted, request, stored.data)
+            fact = decoded(Accepted, request, stored.data)
             if fact is None or (fact.app, fact.app_version) not in users:
                 continue
             if await self._facts.last(finish(request)) is None:
@@ -128,11 +131,3 @@ class Reconciler:
 
     async def _write(self, record: ComponentRecord) -> None:
         await self._components.put(record.id, encode(record))
-
-
-def _decoded(kind: type[M], key: str, data: bytes) -> M | None:
-    try:
-        return decode(kind, data)
-    except (Malformed, NewerVersion) as error:
-        log.warning("record %s is left alone: %s", key, type(error).__name__)
-        return None
