@@ -5,31 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Self
+from typing import Self
 
 from msgspec import Struct
 
 from broker import subjects
+from broker.absent import REPEAT, Put, put_if_absent
 from broker.connection import Broker, Subscription
-from broker.errors import Conflict, ReadTimeout, RequestEnded
-from broker.reads import Stored, TooManySubjects, last_stored, last_stored_until, multi_last, pages, stored_at
+from broker.errors import ReadTimeout
+from broker.reads import Stored, TooManySubjects, last_stored, multi_last, pages, stored_at
 from broker.requests import Message
-from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE, RUNS
+from broker.subjects import RUNS
 
 __all__ = ["Facts", "Log", "Put", "Stored", "Watch"]
-
-_ABSENT: Final = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
-
-REPEAT: Final = 0.02
-"""Seconds until a read that lacks what it must contain is repeated."""
-
-
-class Put(Struct, frozen=True):
-    """What is stored after a put: mine if `won`, else another's."""
-
-    won: bool
-    seq: int
-    data: bytes
 
 
 class Log(Struct, frozen=True):
@@ -62,27 +50,28 @@ class Facts:
         unless: str | None = None,
         ttl: float,
         headers: dict[str, str] | None = None,
+        patient: bool = True,
     ) -> Put:
         """Stores a fact if its subject has none; else says which one is there. Exactly one writer wins, for ever.
 
         A put that was stored but not confirmed is recognised as won: equal bytes, or `mine(stored)`. When the subject
         turns out empty again it is tried again, unless a message is stored at `unless` (run.<r>.end): RequestEnded.
-        `deadline` in Unix seconds, `ttl` in seconds. Raises also what `Broker.publish_stored` raises, but no Conflict.
+        While RUNS is full it is tried again to the deadline, for what is stored is work that is done (rule 9); who is
+        not `patient` gets QueueFull or StorageFull at once. `deadline` in Unix seconds, `ttl` in seconds. Raises also
+        what `Broker.publish_stored` raises, but no Conflict.
         """
-        while True:
-            try:
-                stored = await self._broker.publish_stored(
-                    subject, data, deadline=deadline, headers={**_ABSENT, **(headers or {})}, ttl=ttl
-                )
-                return Put(True, stored.seq, data)
-            except Conflict:
-                there = await last_stored_until(self._broker, RUNS, subject, deadline)
-            if there is not None:
-                won = there.data == data or (mine is not None and mine(there.data))
-                return Put(won, there.seq, there.data)
-            if unless is not None and await last_stored_until(self._broker, RUNS, unless, deadline) is not None:
-                raise RequestEnded(f"{subject.split('.', 1)[0]}: the request has ended")
-            await asyncio.sleep(REPEAT)
+        return await put_if_absent(
+            self._broker,
+            RUNS,
+            subject,
+            data,
+            deadline=deadline,
+            mine=mine,
+            unless=unless,
+            ttl=ttl,
+            headers=headers,
+            patient=patient,
+        )
 
     async def last(self, subject: str) -> Stored | None:
         """What is stored at a subject, never stale. Raises ReadTimeout."""

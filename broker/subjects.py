@@ -19,6 +19,8 @@ UPLOADS: Final = "UPLOADS"
 """Spool of uploaded bytes, content-addressed."""
 DLQ: Final = "DLQ"
 """Dead letters, kept 7 days."""
+BATCH: Final = "BATCH"
+"""Batch jobs: what clients submit, and what came of each row. Gateways compete for the submissions."""
 DISPATCH: Final = "dispatch"
 """Durable consumer of RUNS, shared by all dispatchers."""
 SEEN: Final = "seen"
@@ -40,10 +42,16 @@ LOCKS: Final = "locks"
 MSG_ID: Final = "Nats-Msg-Id"
 EXPECTED_LAST_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
 TTL: Final = "Nats-TTL"
+ROLLUP: Final = "Nats-Rollup"
+"""`sub`: the message takes the place of all before it on its subject."""
 TRACEPARENT: Final = "traceparent"
 DEADLINE: Final = "Cornstalk-Deadline"
 LANE: Final = "Cornstalk-Lane"
 TENANT: Final = "Cornstalk-Tenant"
+ROW_STATUS: Final = "Cornstalk-Status"
+"""Of the result of a row: how it ended."""
+ROW_USAGE: Final = "Cornstalk-Usage"
+"""Of the result of a row: what it consumed, as JSON."""
 
 LANES: Final = ("interactive", "batch")
 
@@ -177,6 +185,60 @@ def dead_letter(component: str, reason: str, request: str, node: str, gen: int) 
 
 
 ALL_DEAD_LETTERS: Final = "dlq.>"
+
+
+def batch_submit(app: str) -> str:
+    """Client -> gateways: rows of a batch job."""
+    return f"batch.submit.{app}"
+
+
+ALL_BATCH_SUBMITS: Final = "batch.submit.*"
+
+
+def batch_result(job: str, row: int) -> str:
+    """Gateway -> clients: how a row ended. Stored once."""
+    return f"batch.result.{job}.{row}"
+
+
+def batch_result_part(job: str, row: int, digest: str, part: int) -> str:
+    """Gateway -> clients: bytes of a response that does not fit into its result."""
+    return f"batch.result.{job}.{row}.{digest}.{part}"
+
+
+def batch_word(job: str, word: str) -> str:
+    """`progress`, `summary` and `refused`: gateway -> clients. `cancel`: client -> gateways. No row has such a name."""
+    return f"batch.result.{job}.{word}"
+
+
+def batch_results(job: str) -> str:
+    """Filter of what clients read of a job: its rows and the words above."""
+    return f"batch.result.{job}.*"
+
+
+def batch_unreadable(seq: int) -> str:
+    """Gateway -> clients: the message with this sequence in BATCH does not say which job it is for."""
+    return f"batch.result.unreadable.{seq}"
+
+
+def batch_job(job: str, fact: int | str) -> str:
+    """Gateway -> gateways: by its first row, a message that was taken; `last`: the one that is; `begun`."""
+    return f"batch.result.{job}.job.{fact}"
+
+
+def batch_job_facts(job: str) -> str:
+    """Filter of these."""
+    return f"batch.result.{job}.job.*"
+
+
+ALL_BATCH_RESULTS: Final = "batch.result.>"
+
+
+def batch_hint(app: str) -> str:
+    """Gateway -> gateways, core: rows of a job of the app wait here, of this priority. A hint: order, not truth."""
+    return f"ctl.batch.{app}"
+
+
+ALL_BATCH_HINTS: Final = "ctl.batch.*"
 
 
 def cancel_hint(request: str) -> str:

@@ -19,14 +19,17 @@ CHUNKS_BYTES: Final = 512 * MIB
 UPLOADS_BYTES: Final = 512 * MIB
 DRIVE_BYTES: Final = 64 * MIB
 DLQ_BYTES: Final = 64 * MIB
+BATCH_BYTES: Final = 256 * MIB
 WORK_BYTES: Final = 64 * MIB
 BUCKET_BYTES: Final = 16 * MIB
-"""JetStream reserves these of the server's max_file (4 GiB when embedded): room for 38 components beside the core."""
+"""JetStream reserves these of the server's max_file (4 GiB when embedded): room for 36 components beside the core."""
 
 DISPATCH_ACK_WAIT: Final = 2.0
 ACK_WAIT: Final = 15.0
 """Seconds until an item of a lost node is delivered again; a worker says in-progress at a third of it."""
 
+BATCH_DAYS: Final = 3
+"""Days that submissions and results of batch jobs are kept."""
 KEPT_DECISIONS: Final = 64
 """Decisions of autoscaling that are kept for each component."""
 HEARTBEAT_TTL: Final = 10.0
@@ -50,8 +53,11 @@ async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT) -> No
     await _ensure_stream(broker, _queue(subjects.DRIVE, subjects.ALL_DRIVE, DRIVE_BYTES))
     await _ensure_stream(broker, _spool())
     await _ensure_stream(broker, _dead_letters())
+    await _ensure_stream(broker, _batch())
     await _ensure_consumer(broker, subjects.RUNS, subjects.DISPATCH, DISPATCH_ACK_WAIT)
     await _ensure_consumer(broker, subjects.DRIVE, "drive", drive_ack_wait)
+    submits = subjects.ALL_BATCH_SUBMITS
+    await _ensure_consumer(broker, subjects.BATCH, "batch", drive_ack_wait, submits, headers_only=True)
     for bucket in (subjects.APPS, subjects.COMPONENTS, subjects.AUTOSCALE):
         await _ensure_stream(broker, _bucket(bucket))
     for bucket in (subjects.WORKERS, subjects.LOCKS):
@@ -107,6 +113,12 @@ async def backlog(broker: Broker, component: str) -> Backlog:
         pending[lane], in_flight[lane] = info["num_pending"], info["num_ack_pending"]
     config = (await broker.api(f"STREAM.INFO.{stream}"))["config"]
     return Backlog(pending, in_flight, config["max_msgs_per_subject"])
+
+
+async def share_in_use(broker: Broker, stream: str) -> float:
+    """How much of its max_bytes a stream holds, 0 to 1. Raises ReadTimeout, Rejected."""
+    info = await broker.api(f"STREAM.INFO.{stream}")
+    return float(info["state"]["bytes"] / info["config"]["max_bytes"])
 
 
 def _log(name: str, subject: str, max_bytes: int) -> Config:
@@ -167,6 +179,27 @@ def _dead_letters() -> Config:
     }
 
 
+def _batch() -> Config:
+    return {
+        "name": subjects.BATCH,
+        "subjects": [subjects.ALL_BATCH_SUBMITS, subjects.ALL_BATCH_RESULTS],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": 1,
+        "discard": "new",
+        "max_bytes": BATCH_BYTES,
+        "max_age": BATCH_DAYS * 86_400 * _SECOND,
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+        "republish": {
+            "src": subjects.ALL_BATCH_RESULTS,
+            "dest": subjects.seen(subjects.ALL_BATCH_RESULTS),
+            "headers_only": True,
+        },
+        "duplicate_window": 300 * _SECOND,
+    }
+
+
 def _bucket(bucket: str, *, ttl: float = 0.0, history: int = 1) -> Config:
     return {
         "name": f"KV_{bucket}",
@@ -203,7 +236,9 @@ async def _ensure_stream(broker: Broker, config: Config) -> None:
     _refuse(f"stream {name}", _differences(config, echoed))
 
 
-async def _ensure_consumer(broker: Broker, stream: str, name: str, ack_wait: float, filter_subject: str = "") -> None:
+async def _ensure_consumer(
+    broker: Broker, stream: str, name: str, ack_wait: float, filter_subject: str = "", *, headers_only: bool = False
+) -> None:
     config: Config = {
         "durable_name": name,
         "ack_policy": "explicit",
@@ -212,6 +247,7 @@ async def _ensure_consumer(broker: Broker, stream: str, name: str, ack_wait: flo
         "max_deliver": -1,
         "max_ack_pending": 4096,
         "max_waiting": 512,
+        "headers_only": headers_only,
     }
     if filter_subject:
         config["filter_subject"] = filter_subject

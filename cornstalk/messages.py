@@ -24,6 +24,7 @@ __all__ = [
     "Cancel",
     "Chunk",
     "Edge",
+    "Encoding",
     "End",
     "Error",
     "Extension",
@@ -39,6 +40,7 @@ __all__ = [
     "Node",
     "Outcome",
     "Ref",
+    "Row",
     "Status",
     "StreamRef",
     "Times",
@@ -59,6 +61,7 @@ Lane = Literal["interactive", "batch"]
 Kind = Literal["value", "tensor", "stream"]
 Outcome = Literal["done", "failed", "lost", "cancelled", "expired"]
 Status = Literal["done", "failed", "cancelled", "expired"]
+Encoding = Literal["json", "msgpack"]
 
 
 class NewerVersion(Exception):
@@ -90,6 +93,14 @@ class Error(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retryable: bool = False
 
 
+class Row(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a request that runs a row of a batch job: which one, and in what form its result is wanted."""
+
+    job: str
+    row: int
+    encoding: Encoding = "msgpack"
+
+
 class Accepted(Message, frozen=True, kw_only=True):
     """run.<r>.accepted: the gateway took responsibility. From here nothing is lost."""
 
@@ -105,6 +116,7 @@ class Accepted(Message, frozen=True, kw_only=True):
     trace: str = ""  # W3C traceparent
     accepted_at: float = 0.0
     input: dict[str, Any] = {}  # a field that arrives while the request runs: StreamRef(request, INPUT, 0, field)
+    row: Row | None = None  # its result is stored before it is purged
 
 
 INPUT: Final = "input"

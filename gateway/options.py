@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import secrets
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from broker.subjects import token
 from cornstalk.errors import BadInput
+from cornstalk.ids import hashed_id
 from cornstalk.messages import Lane
 
 DEADLINE: Final = 120.0
@@ -54,7 +54,7 @@ def read_options(app: str, headers: Mapping[str, str]) -> Options:
     if seconds <= 0:
         raise BadInput("expected seconds from now, above 0, got a deadline that has passed", "Cornstalk-Deadline")
     return Options(
-        request=secrets.token_hex(16) if key is None else _hashed(tenant, app, key),
+        request=secrets.token_hex(16) if key is None else hashed_id(tenant, app, key),
         idempotent=key is not None,
         tenant=tenant,
         lane=_lane(headers),
@@ -101,10 +101,6 @@ def _trace(headers: Mapping[str, str]) -> str:
     """The client's W3C trace context, or a new one if it has none that is valid, as the standard asks."""
     given = headers.get("traceparent", "")
     return given if _TRACEPARENT.match(given) else f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
-
-
-def _hashed(tenant: str, app: str, key: str) -> str:
-    return hashlib.blake2b("\0".join((tenant, app, key)).encode(), digest_size=16).hexdigest()
 
 
 def _seconds(headers: Mapping[str, str], name: str, default: float, most: float) -> float:
