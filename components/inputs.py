@@ -12,6 +12,7 @@ from broker.errors import UploadGone
 from broker.facts import Facts
 from broker.uploads import Spool
 from components.engine import Cancelled
+from components.stalls import Stalls
 from components.streams import StreamOf, WholeStream
 from cornstalk.errors import EngineError
 from cornstalk.large import is_mark, value_of
@@ -35,15 +36,20 @@ class InputsLost(Exception):
 class Inputs:
     """Leases of one item. All are given back on exit, and end with this process: a crash leaks none."""
 
-    def __init__(self, broker: Broker, facts: Facts, sidecar: SidecarClient, task: UnitTask, item: WorkItem) -> None:
-        self._broker, self._facts, self._sidecar, self._task, self._item = broker, facts, sidecar, task, item
+    def __init__(
+        self, broker: Broker, facts: Facts, sidecar: SidecarClient, stalls: Stalls, task: UnitTask, item: WorkItem
+    ) -> None:
+        self._broker, self._facts, self._sidecar, self._stalls = broker, facts, sidecar, stalls
+        self._task, self._item = task, item
         self._stack = AsyncExitStack()
         self._vanished: list[tuple[str, int]] = []
+        self._streams: list[StreamOf] = []
 
     async def __aenter__(self) -> dict[str, Any]:
         """The input values. Raises InputsLost, naming everything that is gone, not just the first; Cancelled at the
         item's deadline.
         """
+        self._stack.enter_context(self._stalls.watch(self, self._item.lane))
         try:
             async with asyncio.timeout(max(0.0, self._item.deadline - time.time())):
                 given = {**self._task.defaults, **self._item.inputs}
@@ -105,4 +111,10 @@ class Inputs:
         return value_of(upload, data) if is_mark(upload) else data
 
     async def _stream(self, ref: StreamRef) -> StreamOf:
-        return await self._stack.enter_async_context(StreamOf(self._broker, self._facts, ref))
+        stream = await self._stack.enter_async_context(StreamOf(self._broker, self._facts, ref))
+        self._streams.append(stream)
+        return stream
+
+    def longest_waited(self) -> StreamOf | None:
+        """The stream whose next piece is waited for the longest; None if there are no streams."""
+        return max(self._streams, key=lambda stream: stream.waited, default=None)

@@ -58,8 +58,11 @@ class Outputs:
         self.first_at = 0.0
         self._committed = False
 
-    async def open(self, redelivered: bool) -> None:
-        """Opens a writer for each stream output; takes over from an earlier attempt or generation if there was one."""
+    async def open(self, first: bool) -> None:
+        """Opens a writer for each stream output; takes over from an earlier attempt or generation if there was one.
+
+        `first` says that no attempt of this generation was before: then nothing is read.
+        """
         item = self._item
         self.settled = await self._of_first_done()
         for output in (o for o, kind in self._kinds.items() if kind == "stream"):
@@ -71,7 +74,7 @@ class Outputs:
                 self._attempt,
                 ttl=fact_ttl(item.deadline),
                 deadline=item.deadline,
-                fresh=not redelivered,
+                fresh=first,
             )
             prior = max(older, writer.prior, key=len)
             self.prior[output] = [chunk.payload for chunk in prior]

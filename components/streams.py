@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
@@ -17,12 +18,17 @@ from broker.subjects import end as end_subject
 from broker.subjects import seen
 from components.engine import Piece
 from cornstalk.errors import EngineError
-from cornstalk.messages import End, StreamRef, decode
+from cornstalk.messages import End, StreamRef, WorkItem, decode, extensions
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 """Seconds between looks for the producer's End; the republished message is only a wake-up."""
+
+
+def reads_streams(item: WorkItem) -> bool:
+    """An item that may wait for another one, and may have given its slot up for it once."""
+    return any(isinstance(extension, StreamRef) for extension in extensions(item.inputs))
 
 
 class ProducerLost(Exception):
@@ -31,6 +37,14 @@ class ProducerLost(Exception):
     def __init__(self, node: str, gen: int) -> None:
         super().__init__(f"the producer of the stream, {node} generation {gen}, was lost")
         self.node, self.gen = node, gen
+
+
+class Stalled(Exception):
+    """Raised to a reader whose slot somebody else needs, maybe its own producer: it starts again at the next piece."""
+
+    def __init__(self, stream: StreamOf) -> None:
+        super().__init__("no piece came, and the slot is needed")
+        self.stream = stream
 
 
 class WholeStream:
@@ -50,14 +64,16 @@ class StreamOf:
     Takeovers by a new attempt of the producer are not seen here: it goes on after the stored prefix.
     """
 
-    def __init__(self, broker: Broker, facts: Facts, ref: StreamRef) -> None:
+    def __init__(self, broker: Broker, facts: Facts, ref: StreamRef, after: int = 0) -> None:
         self._broker, self._facts, self._ref = broker, facts, ref
+        self._last = after  # sequence in CHUNKS of the piece before
         self._end_subject = end_subject(ref.request, ref.node, ref.gen)
-        self._reader = ChunkReader(broker, chunk_subject(ref.request, ref.node, ref.gen, ref.output))
+        self._reader = ChunkReader(broker, chunk_subject(ref.request, ref.node, ref.gen, ref.output), after=after)
         self._woken = asyncio.Event()
         self._hint: Subscription | None = None
         self._look: asyncio.Task[None] | None = None
         self._error: Exception | None = None
+        self._waiting_since: float | None = None  # monotonic; while somebody waits for the next piece
 
     async def __aenter__(self) -> StreamOf:
         self._hint = await self._broker.subscribe_core(seen(self._end_subject), self._wake)
@@ -74,11 +90,35 @@ class StreamOf:
         await self._reader.close()
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        async for stored in self._reader:
-            if not stored.chunk.takeover:
-                yield stored.chunk.payload
+        self._waiting_since = time.monotonic()
+        try:
+            async for stored in self._reader:
+                self._last = stored.seq
+                if not stored.chunk.takeover:
+                    self._waiting_since = None
+                    yield stored.chunk.payload
+                    self._waiting_since = time.monotonic()
+        finally:
+            self._waiting_since = None
         if self._error is not None:
             raise self._error
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which the next piece is waited for; 0.0 if nobody waits."""
+        return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
+
+    async def give_up(self) -> None:
+        """Who waits for the next piece gets Stalled instead."""
+        self._error = Stalled(self)
+        await self._reader.close()
+
+    async def next_piece(self) -> None:
+        """Returns when a piece follows the last one that was read here, or the stream has ended, however."""
+        with suppress(EngineError, ProducerLost, BrokerError):  # who reads it next is told
+            async with StreamOf(self._broker, self._facts, self._ref, self._last) as rest:
+                async for _ in rest:
+                    return
 
     async def whole(self) -> Any:
         """All pieces added up: str, bytes or list; "" if there is none."""

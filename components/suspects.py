@@ -15,7 +15,8 @@ from broker.lifetimes import fact_ttl
 from broker.subjects import attempt as try_subject
 from broker.subjects import attempts, dead_letter, finish
 from broker.subjects import end as end_subject
-from cornstalk.messages import StreamRef, Try, WorkItem, encode, extensions
+from components.streams import reads_streams
+from cornstalk.messages import Try, WorkItem, encode
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,7 @@ class Suspects:
 
         An item that reads streams does not wait for its turn: what it reads may be a suspect behind it.
         """
-        reads_streams = any(isinstance(e, StreamRef) for e in extensions(item.inputs))
-        async with nullcontext() if reads_streams else self._alone:
+        async with nullcontext() if reads_streams(item) else self._alone:
             if await self._facts.count(attempts(item.request, item.node, item.gen)) >= MARKS:
                 yield False
                 return

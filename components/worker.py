@@ -30,12 +30,14 @@ from components.engine import Cancelled, Engine
 from components.held import Cancels, Keeper, Slots
 from components.inputs import Inputs, InputsLost
 from components.outputs import Outputs
-from components.streams import ProducerLost
+from components.stalls import Stalls
+from components.streams import ProducerLost, Stalled, reads_streams
 from components.suspects import Suspects
 from cornstalk.errors import CornstalkError, EngineError
 from cornstalk.messages import (
     End,
     Error,
+    Lane,
     Malformed,
     NewerVersion,
     Outcome,
@@ -58,6 +60,8 @@ RETRY_DELAYS: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds before an item whose error may pass is delivered again; the last one repeats until the deadline."""
 TRANSIENT_TRIES: Final = 6
 """Deliveries after which an engine's passing error is taken for a lasting one."""
+STALLED_DELAY: Final = 1.0
+"""Seconds before a reader that gave up its slot is delivered again."""
 NEWER_DELAY: Final = 5.0
 """Seconds before an item written by a newer release is offered again, to a worker that can read it."""
 
@@ -96,25 +100,27 @@ class Worker:
         self.keeper = Keeper(every=ack_wait / 3)
         self.cancels = Cancels(broker, self.facts, engine)
         self.suspects = Suspects(broker, self.facts)
-        self.pulls = [
-            PullLoop(broker, work_stream(me.component), lane, self.handle, credits=self._credits(lane))
+        self.pulls: dict[Lane, PullLoop] = {
+            lane: PullLoop(broker, work_stream(me.component), lane, self.handle, credits=self._credits(lane))
             for lane in LANES
-        ]
+        }
+        self.stalls = Stalls(self.slots, self.pulls)
 
-    def _credits(self, lane: str) -> int:
+    def _credits(self, lane: Lane) -> int:
         return self.engine.slots if lane == "interactive" else max(1, self.engine.slots - 1)
 
     async def start(self) -> None:
         await self.facts.start()
         await self.cancels.start()
-        for pull in self.pulls:
+        for pull in self.pulls.values():
             await pull.start()
 
     async def drain(self, within: float) -> None:
         """Stops pulling and lets running items end; what is left after `within` seconds is handed back by the will."""
-        for pull in self.pulls:
+        await self.stalls.close()
+        for pull in self.pulls.values():
             await pull.stop()
-        for pull in self.pulls:
+        for pull in self.pulls.values():
             await pull.join(within)
         await self.cancels.close()
         await self.keeper.close()
@@ -143,9 +149,7 @@ class Worker:
             await self.sidecar.will(will, delivery.reply)
             crash_at("worker.willed")
             try:
-                async with self.slots.take(item.lane):
-                    crash_at("worker.taken")
-                    await self.process(item, delivery, claimed)
+                await self._in_slot(item, delivery, claimed)
             except HandBack as back:
                 crash_at("worker.returning")
                 await delivery.nak(back.delay)
@@ -155,6 +159,18 @@ class Worker:
                 await delivery.ack()
             finally:
                 await self.sidecar.will_done(will)
+
+    async def _in_slot(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
+        """A reader that gave its slot up for another item takes one again when its stream goes on."""
+        while True:
+            try:
+                async with self.slots.take(item.lane):
+                    crash_at("worker.taken")
+                    return await self.process(item, delivery, claimed)
+            except Stalled as stalled:
+                log.info("parked: %s:%s reads a stream that does not go on", item.request, item.node)
+                if not await self.stalls.park(item, stalled.stream, self.cancels.ended):
+                    raise HandBack(STALLED_DELAY) from stalled
 
     async def process(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
         """pull -> (redelivered? look, suspect) -> attempt -> End -> ack."""
@@ -212,7 +228,7 @@ class Worker:
             return await self._failed(item, attempt, error.to_message(), delivery)
         except (CornstalkError, SidecarError) as error:
             return await self._failed(item, attempt, Error(code="task_failed", message=str(error)), delivery)
-        except (Superseded, DeadlineExceeded, RequestEnded):
+        except (Superseded, DeadlineExceeded, RequestEnded, Stalled):
             raise
         except PayloadTooLarge as error:
             return await self._failed(item, attempt, Error(code="too_large", message=str(error)), delivery)
@@ -228,9 +244,9 @@ class Worker:
     async def _run(
         self, item: WorkItem, attempt: str, outputs: Outputs, delivery: Delivery, times: dict[str, float]
     ) -> End:
-        async with Inputs(self.broker, self.facts, self.sidecar, self.task, item) as inputs:
+        async with Inputs(self.broker, self.facts, self.sidecar, self.stalls, self.task, item) as inputs:
             crash_at("worker.leased")
-            await outputs.open(redelivered=delivery.delivered > 1)
+            await outputs.open(first=delivery.delivered == 1 and not reads_streams(item))
             crash_at("worker.opened")
             call = ItemCall(item, attempt, inputs, outputs)
             async with self.cancels.watch(call):

@@ -28,7 +28,7 @@ NEAR: Final = 64
 class HibariEngine:
     """audio: int16 little-endian mono, 24 kHz. It follows from text and seed alone, not from the pieces of the text.
 
-    An item that runs again makes the stored audio again (100 times faster than it lasts), compares, and goes on after it.
+    An item that runs again makes the stored audio again (100 times faster than it lasts), and goes on after it.
     """
 
     slots = 4
