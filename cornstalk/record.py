@@ -136,10 +136,10 @@ class Pass:
 
     def _settled(self, outcome: Outcome) -> Outcome:
         breaks = self._root.breaks
-        if outcome.error is not None and self.provisional and not isinstance(outcome.error, TaskError):
-            breaks += self._blamed(outcome.error)
         if outcome.error is not None and not breaks:
-            return outcome
+            breaks += self._before(outcome.error)
+            if not breaks:
+                return outcome
         self._cut_leftovers()
         groups = (breaks or self.provisional, *self.waits.values())
         unique = tuple(tuple(dict.fromkeys(g)) for g in groups if g)
@@ -232,7 +232,7 @@ class Pass:
         if result is None:
             self.provisional.append(node.token)
         elif result.error is not None:
-            raise TaskError(result.error, node.id)
+            raise TaskError(result.error, key)  # without a branch: what user code sees knows nothing of guesses
         return Out(Called(self, node, task, result, {}))
 
     def _record(self, key: str, task: UnitTask, inputs: dict[str, Any], sent: Sent) -> Node:
@@ -277,6 +277,15 @@ class Pass:
         if pending is None:
             self.suspend(source)
         return make_pending(pending, source, self)
+
+    def _before(self, error: Exception) -> list[str]:
+        """The calls whose results come first: in ordinary Python none is under way when an error leaves `invoke`.
+
+        What a client still streams in is no call that could fail or lead elsewhere.
+        """
+        if isinstance(error, TaskError):
+            return [token for token in self.provisional if token not in self.given]
+        return self._blamed(error) if self.provisional else []
 
     def _blamed(self, error: Exception) -> list[str]:
         return [t for source in culprits(error) for t in self._tokens(source)] or list(self.provisional)

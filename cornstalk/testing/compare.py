@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cornstalk.errors import TaskError, described
+from cornstalk.errors import described
 from cornstalk.messages import encode
 from cornstalk.types import Tensor
 from cornstalk.values import wire
@@ -34,7 +34,7 @@ def ending(call: Callable[[], Any]) -> Ending:
 
 
 def difference(one: Ending, other: Ending) -> str:
-    """In words; "" if they ended alike. Of several calls that fail, any may be the one that is reported."""
+    """In words; "" if they ended alike."""
     if one.error is not None or other.error is not None:
         return "" if _error(one) == _error(other) else f"the one {one}, the other {other}"
     first, second = _plain(one.value), _plain(other.value)
@@ -44,7 +44,7 @@ def difference(one: Ending, other: Ending) -> str:
 def _error(ended: Ending) -> tuple[str, str]:
     if ended.error is None:
         return "", ""
-    return type(ended.error).__name__, "" if isinstance(ended.error, TaskError) else str(ended.error)
+    return type(ended.error).__name__, str(ended.error)
 
 
 def _plain(value: Any) -> Any:

@@ -122,15 +122,45 @@ def test_a_failure_is_raised_at_its_call_and_can_be_caught() -> None:
     assert run(composite(invoke))[0] == "sorry: risky#0 task-risky"
 
 
-def test_an_unhandled_failure_ends_the_request_at_once_and_cancels_the_rest() -> None:
+def test_an_unhandled_failure_ends_the_request_and_cancels_what_comes_after_it() -> None:
     def invoke(self, q):
-        self.echo(x="slow")
+        self.echo(x="before")
         self.risky(x="bad")
         return self.echo(x="later").s
 
     for seed in range(20):
         with pytest.raises(TaskError, match="risky#0: ValueError: cannot bad"):
             run(composite(invoke), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_several_failures_the_first_call_s_is_told(seed: int) -> None:
+    def invoke(self, q):
+        return [self.risky(x=f"bad {i}").s for i in range(4)]
+
+    with pytest.raises(TaskError, match="risky#0: ValueError: cannot bad 0"):
+        run(composite(invoke), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_handler_that_leaves_comes_before_a_later_failure(seed: int) -> None:
+    def invoke(self, q):
+        try:
+            first = self.risky(x="bad first").s
+        except TaskError:
+            return "left"
+        return first + self.risky(x="bad second").s
+
+    assert run(composite(invoke), seed=seed)[0] == "left"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_look_that_cannot_be_seen_comes_before_a_later_failure(seed: int) -> None:
+    def invoke(self, q):
+        s = self.echo(x=q).s
+        return s if type(s) is str else self.risky(x="bad").s + "!"
+
+    assert run(composite(invoke), "a", seed=seed)[0] == "a"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -161,23 +191,47 @@ def test_retry_in_a_loop() -> None:
     assert len(ex.ran) == 3
 
 
-def test_a_failure_ends_the_request_though_another_call_never_ends() -> None:
+def test_a_failure_ends_the_request_though_a_later_call_never_ends() -> None:
     def invoke(self, q):
-        a, b = self.brain(prompt="never"), self.risky(x="bad")
+        b, a = self.risky(x="bad"), self.brain(prompt="never")
         return a.text + b.s
 
+    async def main():
+        ex, driver = failing_beside_never(invoke)
+        with pytest.raises(TaskError, match="risky#0"):
+            await asyncio.wait_for(driver.run(), 2)
+        assert ex.cancelled == ["brain#0"]
+
+    asyncio.run(main())
+
+
+def test_a_failure_waits_for_the_calls_before_it_and_cancels_those_after_it_at_once() -> None:
+    def invoke(self, q):
+        before, failing = self.brain(prompt="never").text, self.risky(x="bad").s
+        return [before, failing, self.echo(x="after").s]
+
+    async def main():
+        ex, driver = failing_beside_never(invoke)
+        job = asyncio.create_task(driver.run())
+        while not ex.cancelled:
+            assert not job.done()
+            await driver.store.changed.wait()
+            await asyncio.sleep(0)
+        assert ex.cancelled == ["echo#0"]
+        assert ex.under_way == ["brain#0"]
+        job.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def failing_beside_never(invoke):
     async def never(prompt, images):
         await asyncio.Event().wait()
         yield "text", ""
 
-    async def main():
-        task = composite(invoke)
-        ex = executor(task, engines={LLM: never})
-        with pytest.raises(TaskError, match="risky#0"):
-            await asyncio.wait_for(Driver(task, "q", ex, Store()).run(), 2)
-        assert "brain#0" in ex.cancelled
-
-    asyncio.run(main())
+    task = composite(invoke)
+    ex = executor(task, engines={LLM: never})
+    return ex, Driver(task, "q", ex, Store())
 
 
 def test_a_users_own_error_keeps_its_traceback_and_waits_for_nothing_when_all_is_known() -> None:

@@ -43,7 +43,7 @@ class PlainUnit:
         try:
             return SimpleNamespace(**self.engine(**inputs))
         except ValueError as error:
-            raise TaskError(Error(code="failed", message=str(error))) from error
+            raise TaskError(Error(code="failed", message=f"ValueError: {error}")) from error
 
 
 def plain(source: str, request: str) -> Any:
@@ -73,6 +73,8 @@ def recorded(source: str, request: str, seed: int, crash_at: int | None, strict:
 def outcome(call: Callable[..., Any], *args: Any) -> tuple[str, Any]:
     try:
         return "value", call(*args)
+    except TaskError as error:
+        return "failed call", error.error.message
     except Exception as error:
         return "error", type(error).__name__
 

@@ -1,8 +1,4 @@
-"""Random programs for apps/interpreter.py. Every variable has one type, so that each program is valid.
-
-A handler never leaves the program: an uncaught failure ends a request at once, so what plain Python would have done by
-leaving before that call is another answer.
-"""
+"""Random programs for apps/interpreter.py. Every variable has one type, so that each program is valid."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ class Program:
         self.known: dict[str, list[str]] = {"s": ["s"], "t": [], "w": [], "l": []}
         self.fresh = itertools.count()
         self.left = statements
-        self.leaving = True  # no handler and no nested block is open in which leaving would matter
 
     def pick(self, options: Any) -> Any:
         return self.draw(st.sampled_from(list(options)))
@@ -109,16 +104,16 @@ class Program:
     def nest_statement(self) -> Statement:
         text = self.text(0)
         inner = Program(self.draw, self.depth - 1, 4)
-        inner.leaving = False
         program = [inner.statement() for _ in range(self.draw(st.integers(1, 3)))]
         return ["nest", self.new("s"), text, program]
 
     def if_statement(self) -> Statement:
         test = self.test()
-        then = self.block()
-        if self.leaving and self.pick([False, False, False, True]):
-            then.append(["leave", True])
-        return ["if", test, then, self.block()]
+        return ["if", test, self.left_early(self.block()), self.block()]
+
+    def left_early(self, body: list[Statement], once_in: int = 6) -> list[Statement]:
+        """Now and then the whole program ends with this block."""
+        return [*body, ["leave"]] if self.pick([*range(once_in)]) == 1 else body
 
     def for_statement(self) -> Statement:
         times = self.times()
@@ -144,20 +139,18 @@ class Program:
         how = self.pick(["raise", "raise", "bug", "wrong_type"])
         risky = ["risky", name, text, how, self.pick([True, False, self.test()])]
         if self.pick([True] * 11 + [False]):
-            risky = ["try", [risky], [["set", name, "failed"]]]
+            risky = ["try", [risky], self.left_early([["set", name, "failed"]], 2)]
         self.known["s"].append(name)
         return risky
 
     def try_statement(self) -> Statement:
-        leaving, self.leaving = self.leaving, False
         attempt = self.attempt_statement()
         inside = attempt[1] if attempt[0] == "try" else [attempt]
         name = inside[0][1]
         self.known["s"].remove(name)
         body, handler = [*inside, *self.block()], [["set", name, "failed"], *self.block()]
         self.known["s"].append(name)
-        self.leaving = leaving
-        return ["try", body, handler]
+        return ["try", self.left_early(body), self.left_early(handler, 2)]
 
     def source(self) -> list[Statement]:
         made = [self.statement() for _ in range(self.draw(st.integers(3, 7)))]

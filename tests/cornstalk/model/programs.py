@@ -105,6 +105,8 @@ class Program:
     def statement(self, depth: int = 2) -> None:
         self.budget -= 1
         kinds = ["call"] * 4 + ["string", "append", "comprehension", "risky", "reassign"]
+        if self.indent > 1:
+            kinds.append("leave")
         if depth and self.budget > 0:
             kinds += ["branch", "branch", "loop", "attempt"]
         if self.leaky:
@@ -142,8 +144,8 @@ class Program:
         self.emit("try:")
         self.emit(f"    {name} = self.risky(x={text}).s")
         body()
-        self.emit("except TaskError:")
-        self.emit(f"    {name} = 'failed'")
+        self.emit("except TaskError as error:")
+        self.emit(f"    {name} = error.error.message[:20]")
         body()
         self.known["s"].append(name)
 
@@ -162,6 +164,9 @@ class Program:
         for line in self.pick(LEAKS).format(name=name, a=a).split("\n"):
             self.emit(line)
         self.known["s"].append(name)
+
+    def leave_statement(self, depth: int) -> None:
+        self.emit(f"if {self.truth()}: return ['left', {self.text(0)}]" if self.pick([0, 1]) else "return ['left']")
 
     def source(self) -> str:
         for _ in range(self.draw(st.integers(2, 7))):

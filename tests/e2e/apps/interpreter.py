@@ -104,14 +104,17 @@ class Interpreter(CompositeTask):
             return self.run(body, env)
         except TaskError:
             TAKEN["caught failure"] += 1
-        return self.run(handler, env)
+        left = self.run(handler, env)
+        TAKEN["left by a handler"] += left
+        return left
 
     def do_raise(self, env: Env, test: Any) -> None:
         if truth(test, env):
             raise ValueError("as the program says")
 
-    def do_leave(self, env: Env, test: Any) -> bool:
-        return truth(test, env)
+    def do_leave(self, env: Env) -> bool:
+        TAKEN["left early"] += 1
+        return True
 
 
 class Nested(Interpreter):
