@@ -13,7 +13,7 @@ from broker.connection import Broker
 from broker.errors import UploadGone
 from broker.reads import direct_last
 from broker.subjects import UPLOADS
-from broker.uploads import PART
+from cornstalk.uploads import PART
 
 PARTS_TTL: Final = 3600.0
 """Seconds that a part waits for the rest."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from typing import Final
 
@@ -15,9 +14,7 @@ from broker.errors import Conflict, UploadGone
 from broker.reads import Stored, direct_last, last_stored_until
 from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE, UPLOADS
 from cornstalk.messages import Upload
-
-PART: Final = 512 << 10
-"""Bytes of a part."""
+from cornstalk.uploads import PART, blake2b_256
 
 PARTS_AT_ONCE: Final = 4
 
@@ -143,10 +140,4 @@ class Spool:
 
 async def digest_of(data: bytes) -> str:
     """blake2b-256, in hex; of much data off the loop."""
-    if len(data) <= _HASH_OFF_LOOP:
-        return _hash(data)
-    return await asyncio.to_thread(_hash, data)
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
+    return blake2b_256(data) if len(data) <= _HASH_OFF_LOOP else await asyncio.to_thread(blake2b_256, data)

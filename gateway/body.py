@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +19,16 @@ PARTS: Final = 128
 NAME_LIMIT: Final = 1024
 """Bytes of one header of a part."""
 
-Form = dict[str, list[str | bytes]]
-"""Parts by name, in order: text, or the bytes of a file."""
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A part that says it is JSON, which is what a form has for all that is neither text nor a file."""
+
+    value: Any
+
+
+Form = dict[str, list[str | bytes | Json]]
+"""Parts by name, in order: text, the bytes of a file, or JSON."""
 
 
 class MalformedBody(BadInput):
@@ -115,7 +124,7 @@ class _FormReader:
         )
 
     def _begin(self) -> None:
-        self._disposition = b""
+        self._disposition = self._type = b""
         self._name = ""
         self._is_file = False
         self._content = bytearray()
@@ -128,6 +137,8 @@ class _FormReader:
     def _header_end(self) -> None:
         if self._header.lower() == b"content-disposition":
             self._disposition = bytes(self._value)
+        elif self._header.lower() == b"content-type":
+            self._type = bytes(self._value)
         self._header.clear()
         self._value.clear()
 
@@ -148,10 +159,19 @@ class _FormReader:
             raise TooLarge(f"expected at most {limit} bytes in one part, got more", self._name[:100])
 
     def _part_end(self) -> None:
-        content = bytes(self._content)
-        value = content if self._is_file else _utf8(content, self._name[:100])
-        self.form.setdefault(self._name, []).append(value)
+        self.form.setdefault(self._name, []).append(self._part())
         self._content = bytearray()
+
+    def _part(self) -> str | bytes | Json:
+        if self._is_file:
+            return bytes(self._content)
+        text = _utf8(bytes(self._content), self._name[:100])
+        if parse_options_header(self._type)[0].lower() != b"application/json":
+            return text
+        try:
+            return Json(parse_json(text))
+        except ValueError as error:
+            raise MalformedBody(f"{self._name[:100]}: expected JSON, as the part says: {error}") from error
 
     def _end(self) -> None:
         self.ended = True

@@ -14,9 +14,10 @@ from cornstalk.large import Spooled, without_large
 from cornstalk.live import checked, live_request
 from cornstalk.media import takes_upload, takes_uploads
 from cornstalk.messages import StreamRef, decode_value, encode
+from cornstalk.uploads import LIMIT
 from cornstalk.values import no_reference, wire
-from gateway.body import Form, media_type, parse_json, read_form, read_json
-from gateway.uploads import LIMIT, Uploads
+from gateway.body import Form, Json, media_type, parse_json, read_form, read_json
+from gateway.uploads import Uploads
 
 INPUT_LIMIT: Final = 8 * 1024 * 1024
 """Bytes of an input without its uploads, as msgpack."""
@@ -70,16 +71,19 @@ def _values(model: type[BaseModel], form: Form) -> dict[str, Any]:
     return {name: _value(model, name, parts) for name, parts in form.items()}
 
 
-def _value(model: type[BaseModel], name: str, parts: list[str | bytes]) -> Any:
+def _value(model: type[BaseModel], name: str, parts: list[str | bytes | Json]) -> Any:
     """What the parts of one name mean: text is taken as JSON where the field is no text or bytes."""
     field = model.model_fields.get(name)
     hint = field.annotation if field is not None else None
     if takes_uploads(hint):
-        return parts
+        members = [part.value if isinstance(part, Json) else part for part in parts]
+        return members[0] if len(members) == 1 and isinstance(members[0], list | None) else members
     if len(parts) > 1:
         raise BadInput(f"expected one part of this name, got {len(parts)}", name)
     part = parts[0]
-    if takes_upload(hint):
+    if isinstance(part, Json):
+        return part.value
+    if takes_upload(hint) or (isinstance(part, bytes) and hint in (bytes, bytes | None)):
         return part
     if isinstance(part, bytes):
         raise BadInput("expected text, got a file", name)

@@ -11,13 +11,14 @@ from starlette.responses import Response
 
 from broker.errors import UploadGone
 from broker.partial import Partial
-from broker.uploads import PART, digest_of
+from broker.uploads import digest_of
 from cornstalk.errors import BadInput, TooLarge
 from cornstalk.messages import Upload
+from cornstalk.uploads import LIMIT, PART
 from gateway.body import MalformedBody
 from gateway.errors import json_response
 from gateway.http import service_of
-from gateway.uploads import DIGEST, KEPT, LIMIT, SPOOL_WAIT
+from gateway.uploads import DIGEST, KEPT, SPOOL_WAIT
 
 router = APIRouter()
 

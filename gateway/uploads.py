@@ -15,9 +15,8 @@ from cornstalk.errors import BadInput, TooLarge
 from cornstalk.large import Spooled
 from cornstalk.media import check_upload, media_of, sniff
 from cornstalk.messages import Upload
+from cornstalk.uploads import LIMIT
 
-LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of one upload."""
 BODY_LIMIT: Final = 96 * 1024 * 1024
 """Bytes of a whole request body; base64 takes a third more than the bytes it carries."""
 SPOOL_WAIT: Final = 20.0

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Any, Final, Generic, Self
+from typing import Any, Final, Self
 
 import httpx
 
 from cornstalk.client import calls
+from cornstalk.client.answers import AsyncAnswerStream
 from cornstalk.client.ask import DEADLINE, GRACE, Ask
 from cornstalk.client.base import BaseClient, was_sent, why
 from cornstalk.client.conversation import Conversation
 from cornstalk.client.events import Answer, Chunk, End, R
-from cornstalk.client.fields import Request
+from cornstalk.client.fields import File, Request, content
 from cornstalk.client.handle import AsyncAppHandle, Q
+from cornstalk.client.uploading import Uploading
 from cornstalk.errors import CornstalkError
+from cornstalk.extensions import Upload
 
 log = logging.getLogger(__name__)
 
@@ -26,62 +31,17 @@ LEAVE_WITHIN: Final = 5.0
 """Seconds that cancelling a request may take which its caller has left."""
 
 
-class AsyncAnswerStream(Generic[R]):
-    """The events of one request: each Chunk once, in stored order, then End. Sent when it is first read.
-
-    Survives cut connections and gateways that die. Closing it before its end cancels the request, unless it is durable.
-    Raises RequestFailed, BadInput and its kinds, Refused, Unreachable, TimedOut, GatewayError, and ValidationError of
-    pydantic for a response that is not as the model says.
-    """
+class _Told(AsyncAnswerStream[R]):
+    """Server-sent events. The request is sent when it is first read."""
 
     def __init__(self, client: AsyncClient, ask: Ask, model: type[R] | None) -> None:
+        super().__init__()
         self._client, self._ask, self._model = client, ask, model
-        self._events = self._run()
-        self._answer: Answer[R] | None = None
-        self.request = ""
-        """The id of the request, once a gateway has accepted it."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Chunk | End[R]:
-        return await anext(self._events)
-
-    async def text(self, field: str) -> AsyncIterator[str]:
-        """The pieces of a text field. Those of other fields are part of the answer."""
-        async for piece in self.pieces(field):
-            yield str(piece)
-
-    async def pieces(self, field: str) -> AsyncIterator[Any]:
-        """The pieces of a field: str, bytes or list."""
-        async for event in self:
-            if isinstance(event, Chunk) and event.field == field:
-                yield event.data
-
-    async def answer(self) -> Answer[R]:
-        """Reads on to the end."""
-        async for _ in self:
-            pass
-        if self._answer is None:
-            raise CornstalkError("this stream was closed, or failed, before its end")
-        return self._answer
-
-    async def aclose(self) -> None:
-        """Leaves. Cancels the request if it has not ended."""
-        await self._events.aclose()
-
-    async def _run(self) -> AsyncGenerator[Chunk | End[R], None]:
+    async def _told(self) -> AsyncGenerator[Chunk | End[R], None]:
         client = self._client
-        body = await asyncio.to_thread(self._ask.body) if self._ask.has_files else self._ask.body()
-        talk = Conversation(self._ask, body, client.urls, self._model, client.reach_within)
+        ask = await client.prepared(self._ask)
+        talk = Conversation(ask, ask.body(), client.urls, self._model, client.reach_within)
         try:
             while not talk.ended:
                 send = talk.send()
@@ -95,8 +55,6 @@ class AsyncAnswerStream(Generic[R]):
                             self.request = talk.opened(response.headers)
                             async for data in response.aiter_bytes():
                                 for event in talk.feed(data):
-                                    if isinstance(event, End):
-                                        self._answer = event.answer
                                     yield event
                             pause = talk.cut("the connection was closed")
                 except httpx.TransportError as error:
@@ -194,7 +152,15 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
             resume_grace=resume_grace,
             retry_refused=retry_refused,
         )
-        return AsyncAnswerStream(self, ask, response_model)
+        return _Told(self, ask, response_model)
+
+    async def upload(self, file: File) -> Upload:
+        """Sends a file apart from any request; the fields of requests take what comes back for an hour.
+
+        What is there already is not sent, also after a cut. Raises TooLarge, Refused, Unreachable, GatewayError, and
+        TypeError and OSError for the file.
+        """
+        return await self._sent(await asyncio.to_thread(content, "", file), math.inf, retry_refused=False)
 
     async def status(self, request: str) -> dict[str, Any]:
         """Where a request stands, node by node. Raises UnknownRequest."""
@@ -219,6 +185,30 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
     async def remove(self, name: str) -> dict[str, Any]:
         """Removes an app: name, and the components that only it used. Needs the admin token. Raises UnknownApp."""
         return await self.call(calls.remove(name, self._admin_token))
+
+    async def prepared(self, ask: Ask) -> Ask:
+        """With its files read, and the large ones sent, which takes some of its time."""
+        if not ask.has_files:
+            return ask
+        began = time.monotonic()
+        ask = await asyncio.to_thread(ask.read)
+        for file in ask.large_files:
+            left = ask.deadline - (time.monotonic() - began)
+            ask = ask.with_upload(file, await self._sent(file, left, ask.retry_refused))
+        return ask.later(time.monotonic() - began)
+
+    async def _sent(self, data: bytes, within: float, retry_refused: bool) -> Upload:
+        sending = await asyncio.to_thread(Uploading, data, self.urls, self.reach_within, within, retry_refused)
+        while sending.upload is None:
+            send = sending.send()
+            try:
+                response = await self.http.request(send.method, send.url, headers=send.headers, content=send.content)
+            except httpx.TransportError as error:
+                pause = sending.cut(why(error))
+            else:
+                pause = sending.answered(response.status_code, response.headers, response.content)
+            await asyncio.sleep(pause)
+        return sending.upload
 
     async def leave(self, request: str) -> None:
         """Cancels a request that its caller has left. If that fails, the gateway does it after the request's grace."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from cornstalk.client.fields import Body, body_of, has_files
+from cornstalk.client.fields import Body, body_of, content, files, has_files, with_files
+from cornstalk.extensions import Upload
 
 DEADLINE: Final = 120.0
 """Seconds that a request has unless it asks for more or less."""
+LARGE: Final = 4 << 20
+"""Bytes from which on a file is sent apart from its request. Smaller ones are rather sent again than asked for."""
 GRACE: Final = 10.0
 """Seconds for which a request goes on when its client was cut off."""
 
@@ -36,8 +39,25 @@ class Ask:
 
     @property
     def has_files(self) -> bool:
-        """Whether reading the body may block."""
+        """Whether `read` has something to read."""
         return has_files(self.fields)
+
+    def read(self) -> Ask:
+        """With the bytes of its files, so that sending it again sends the same. Raises what `content` raises."""
+        return replace(self, fields=with_files(self.fields, content))
+
+    @property
+    def large_files(self) -> list[bytes]:
+        """Those that are better sent apart from it, once `read`."""
+        return list({id(data): data for data in files(self.fields) if len(data) >= LARGE}.values())
+
+    def with_upload(self, file: bytes, upload: Upload) -> Ask:
+        """Names one of its files, which was sent apart."""
+        return replace(self, fields=with_files(self.fields, lambda _, one: upload if one is file else one))
+
+    def later(self, seconds: float) -> Ask:
+        """With the time that is left."""
+        return replace(self, deadline=max(0.001, self.deadline - seconds)) if self.deadline > 0 else self
 
     def body(self) -> Body:
         """Raises what `body_of` raises."""

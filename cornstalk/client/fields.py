@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from cornstalk.errors import BadInput
+from cornstalk.errors import BadInput, TooLarge
+from cornstalk.extensions import Upload
+from cornstalk.uploads import LIMIT
 
 File = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO
 """What is sent as a file: bytes, the path of a file, or one that is open in binary mode."""
@@ -45,18 +45,71 @@ def has_files(fields: Mapping[str, Any]) -> bool:
     return any(_is_file(v) or _are_files(v) for v in fields.values())
 
 
-def body_of(fields: Mapping[str, Any]) -> Body:
-    """Reads the files among the fields. Raises BadInput for what JSON cannot hold; TypeError, OSError for a file.
+def with_files(fields: Mapping[str, Any], change: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """A copy with `change(field, file)` for each file."""
 
-    A form is smaller than JSON with base64 in it, but it cannot say everything; JSON is sent where it would be misread.
+    def changed(name: str, value: Any) -> Any:
+        if _is_file(value):
+            return change(name, value)
+        return [changed(name, f) for f in value] if _are_files(value) else value
+
+    return {name: changed(name, value) for name, value in fields.items()}
+
+
+def files(fields: Mapping[str, Any]) -> list[Any]:
+    """Every file, in order."""
+    found: list[Any] = []
+    with_files(fields, lambda _, file: found.append(file))
+    return found
+
+
+def content(name: str, file: File) -> bytes:
+    """The bytes of a file for the field of this name. Raises TooLarge; TypeError for one in text mode; OSError."""
+    data: Any = file
+    if isinstance(file, os.PathLike):
+        with Path(file).open("rb") as opened:
+            data = opened.read(LIMIT + 1)
+    elif not isinstance(file, (bytes, bytearray, memoryview)):
+        data = file.read(LIMIT + 1)
+    if isinstance(data, str):
+        raise TypeError("expected a file in binary mode, got one in text mode")
+    found = bytes(data)
+    if len(found) > LIMIT:
+        raise TooLarge(f"expected at most {LIMIT} bytes in a file, got more", name)
+    return found
+
+
+def body_of(fields: Mapping[str, Any]) -> Body:
+    """A form if there are files, which it carries as they are; else JSON.
+
+    Raises what `content` and `jsonable` raise.
     """
-    files = {n: v for n, v in fields.items() if _is_file(v) or _are_files(v)}
-    plain = {n: _plain(n, v) for n, v in fields.items() if n not in files}
-    form = files or any(isinstance(v, Typed) for v in fields.values())
-    if form and all(isinstance(fields[n], Typed) or _same_in_a_form(v) for n, v in plain.items()):
-        return _form(plain, files)
-    urls = {n: [_data_url(f) for f in v] if _are_files(v) else _data_url(v) for n, v in files.items()}
-    return Body(to_json({**plain, **urls}), "application/json")
+    if not has_files(fields) and not any(isinstance(v, Typed) for v in fields.values()):
+        return Body(to_json(jsonable(fields)), "application/json")
+    boundary = secrets.token_hex(16)
+    body = bytearray()
+    for head, data in _parts(fields):
+        body += f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode()
+        body += data
+        body += b"\r\n"
+    body += f"--{boundary}--\r\n".encode()
+    return Body(bytes(body), f"multipart/form-data; boundary={boundary}")
+
+
+def jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that are no files, as JSON has them. Raises BadInput that names the field which JSON cannot hold."""
+    return {name: _jsonable(name, value) for name, value in fields.items()}
+
+
+def _jsonable(name: str, value: Any) -> Any:
+    if isinstance(value, Upload):
+        return {"upload": value.digest}
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Upload) for v in value):
+        return [_jsonable(name, v) for v in value]
+    try:
+        return to_jsonable_python(value, inf_nan_mode="constants")
+    except PydanticSerializationError as error:
+        raise BadInput(f"expected what JSON can hold: {error}", name) from error
 
 
 def _is_file(value: Any) -> bool:
@@ -64,62 +117,27 @@ def _is_file(value: Any) -> bool:
 
 
 def _are_files(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(_is_file(v) for v in value)
+    """A list with a file in it is a list of uploads; some of them may have been sent before."""
+    return (
+        isinstance(value, (list, tuple))
+        and all(isinstance(v, Upload) or _is_file(v) for v in value)
+        and any(_is_file(v) for v in value)
+    )
 
 
-def _plain(name: str, value: Any) -> Any:
-    try:
-        return to_jsonable_python(value, inf_nan_mode="constants")
-    except PydanticSerializationError as error:
-        raise BadInput(f"expected what JSON can hold: {error}", name) from error
-
-
-def _same_in_a_form(value: Any) -> bool:
-    """A part of a form is text, read as JSON where the field is no string: neither may change what it means."""
-    if isinstance(value, str):
-        return not _is_json(value)
-    return value is not None and value != []
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _content(file: Any) -> bytes:
-    if isinstance(file, os.PathLike):
-        return Path(file).read_bytes()
-    data = file.read() if hasattr(file, "read") else file
-    if isinstance(data, str):
-        raise TypeError("expected a file in binary mode, got one in text mode")
-    return bytes(data)
-
-
-def _data_url(file: Any) -> str:
-    return f"data:application/octet-stream;base64,{base64.b64encode(_content(file)).decode()}"
-
-
-def _form(plain: Mapping[str, Any], files: Mapping[str, Any]) -> Body:
-    boundary = secrets.token_hex(16)
-    content = bytearray()
-    for head, data in _parts(plain, files):
-        content += f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode()
-        content += data
-        content += b"\r\n"
-    content += f"--{boundary}--\r\n".encode()
-    return Body(bytes(content), f"multipart/form-data; boundary={boundary}")
-
-
-def _parts(plain: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    for name, value in plain.items():
-        yield _named(name), value.encode() if isinstance(value, str) else to_json(value)
-    for name, value in files.items():
-        for file in value if _are_files(value) else [value]:
-            head = f'{_named(name)}; filename="file"\r\nContent-Type: application/octet-stream'
-            yield head, _content(file)
+def _parts(fields: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Head and content of each part; what is neither a file nor typed by a person says that it is JSON."""
+    for name, value in fields.items():
+        for member in value if _are_files(value) else [value]:
+            if _is_file(member):
+                yield (
+                    f'{_named(name)}; filename="file"\r\nContent-Type: application/octet-stream',
+                    content(name, member),
+                )
+            elif isinstance(member, Typed):
+                yield _named(name), member.encode()
+            else:
+                yield f"{_named(name)}\r\nContent-Type: application/json", to_json(_jsonable(name, member))
 
 
 def _named(name: str) -> str:

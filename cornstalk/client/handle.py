@@ -11,8 +11,9 @@ from typing_extensions import TypeVar
 from cornstalk.client.events import Answer, R
 
 if TYPE_CHECKING:
-    from cornstalk.client.aio import AsyncAnswerStream, AsyncClient
-    from cornstalk.client.sync import AnswerStream, Client
+    from cornstalk.client.aio import AsyncClient
+    from cornstalk.client.answers import AnswerStream, AsyncAnswerStream
+    from cornstalk.client.sync import Client
 
 Q = TypeVar("Q", bound=BaseModel | Mapping[str, Any], default=dict[str, Any])
 """Request of an app: its model, or a dict when none was named."""

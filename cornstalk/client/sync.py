@@ -3,74 +3,41 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 import httpx
 
 from cornstalk.client import calls
+from cornstalk.client.answers import AnswerStream
 from cornstalk.client.ask import DEADLINE, GRACE, Ask
 from cornstalk.client.base import BaseClient, was_sent, why
 from cornstalk.client.conversation import Conversation
 from cornstalk.client.events import Answer, Chunk, End, R
-from cornstalk.client.fields import Request
+from cornstalk.client.fields import File, Request, content
 from cornstalk.client.handle import AppHandle, Q
+from cornstalk.client.uploading import Uploading
 from cornstalk.errors import CornstalkError
+from cornstalk.extensions import Upload
 
 log = logging.getLogger(__name__)
 
 
-class AnswerStream(Generic[R]):
-    """As AsyncAnswerStream. One thread reads it."""
+class _Told(AnswerStream[R]):
+    """Server-sent events. The request is sent when it is first read."""
 
     def __init__(self, client: Client, ask: Ask, model: type[R] | None) -> None:
+        super().__init__()
         self._client, self._ask, self._model = client, ask, model
-        self._events = self._run()
-        self._answer: Answer[R] | None = None
-        self.request = ""
-        """The id of the request, once a gateway has accepted it."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Chunk | End[R]:
-        return next(self._events)
-
-    def text(self, field: str) -> Iterator[str]:
-        """The pieces of a text field. Those of other fields are part of the answer."""
-        for piece in self.pieces(field):
-            yield str(piece)
-
-    def pieces(self, field: str) -> Iterator[Any]:
-        """The pieces of a field: str, bytes or list."""
-        for event in self:
-            if isinstance(event, Chunk) and event.field == field:
-                yield event.data
-
-    def answer(self) -> Answer[R]:
-        """Reads on to the end."""
-        for _ in self:
-            pass
-        if self._answer is None:
-            raise CornstalkError("this stream was closed, or failed, before its end")
-        return self._answer
-
-    def close(self) -> None:
-        """Leaves. Cancels the request if it has not ended."""
-        self._events.close()
-
-    def _run(self) -> Generator[Chunk | End[R], None, None]:
+    def _told(self) -> Generator[Chunk | End[R], None, None]:
         client = self._client
-        talk = Conversation(self._ask, self._ask.body(), client.urls, self._model, client.reach_within)
+        ask = client.prepared(self._ask)
+        talk = Conversation(ask, ask.body(), client.urls, self._model, client.reach_within)
         try:
             while not talk.ended:
                 send = talk.send()
@@ -83,10 +50,7 @@ class AnswerStream(Generic[R]):
                         else:
                             self.request = talk.opened(response.headers)
                             for data in response.iter_bytes():
-                                for event in talk.feed(data):
-                                    if isinstance(event, End):
-                                        self._answer = event.answer
-                                    yield event
+                                yield from talk.feed(data)
                             pause = talk.cut("the connection was closed")
                 except httpx.TransportError as error:
                     pause = talk.cut(why(error), sent=was_sent(error))
@@ -171,7 +135,11 @@ class Client(BaseClient[httpx.Client]):
             resume_grace=resume_grace,
             retry_refused=retry_refused,
         )
-        return AnswerStream(self, ask, response_model)
+        return _Told(self, ask, response_model)
+
+    def upload(self, file: File) -> Upload:
+        """As AsyncClient.upload."""
+        return self._sent(content("", file), math.inf, retry_refused=False)
 
     def status(self, request: str) -> dict[str, Any]:
         """Where a request stands, node by node. Raises UnknownRequest."""
@@ -193,6 +161,29 @@ class Client(BaseClient[httpx.Client]):
     def remove(self, name: str) -> dict[str, Any]:
         """As AsyncClient.remove."""
         return self.call(calls.remove(name, self._admin_token))
+
+    def prepared(self, ask: Ask) -> Ask:
+        """As AsyncClient.prepared."""
+        if not ask.has_files:
+            return ask
+        began, ask = time.monotonic(), ask.read()
+        for file in ask.large_files:
+            left = ask.deadline - (time.monotonic() - began)
+            ask = ask.with_upload(file, self._sent(file, left, ask.retry_refused))
+        return ask.later(time.monotonic() - began)
+
+    def _sent(self, data: bytes, within: float, retry_refused: bool) -> Upload:
+        sending = Uploading(data, self.urls, self.reach_within, within, retry_refused)
+        while sending.upload is None:
+            send = sending.send()
+            try:
+                response = self.http.request(send.method, send.url, headers=send.headers, content=send.content)
+            except httpx.TransportError as error:
+                pause = sending.cut(why(error))
+            else:
+                pause = sending.answered(response.status_code, response.headers, response.content)
+            time.sleep(pause)
+        return sending.upload
 
     def leave(self, request: str) -> None:
         """Cancels a request that its caller has left. If that fails, the gateway does it after the request's grace."""

@@ -12,7 +12,8 @@ from broker import partial, subjects
 from broker.connection import Broker
 from broker.errors import UploadGone
 from broker.partial import Partial
-from broker.uploads import PART, Spool, digest_of
+from broker.uploads import Spool, digest_of
+from cornstalk.uploads import PART
 from tests.waiting import eventually
 
 

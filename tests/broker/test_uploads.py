@@ -13,7 +13,8 @@ from broker.connection import Broker
 from broker.errors import QueueFull, ReadTimeout, UploadGone
 from broker.server import Server
 from broker.topology import UPLOADS_BYTES
-from broker.uploads import PART, Spool
+from broker.uploads import Spool
+from cornstalk.uploads import PART
 from tests.waiting import eventually
 
 

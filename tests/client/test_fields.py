@@ -1,15 +1,29 @@
-"""From values to bodies: what is sent as a form, and what as JSON."""
+"""From values to bodies: files make it a form, in which all else is JSON as well."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from python_multipart.multipart import FormParser, parse_options_header
 
+from cornstalk import Upload
+from cornstalk.client.ask import Ask
 from cornstalk.client.fields import Typed, body_of, merged
-from cornstalk.errors import BadInput
+from cornstalk.errors import BadInput, TooLarge
+
+PLAIN: dict[str, Any] = {
+    "app": "a",
+    "key": "k",
+    "deadline": 1.0,
+    "seed": None,
+    "durable": False,
+    "resume_grace": 0.0,
+    "tenant": None,
+    "retry_refused": False,
+}
 
 
 def parts(fields: dict[str, Any]) -> dict[str, list[str | bytes]] | None:
@@ -42,7 +56,7 @@ def test_without_files_it_is_json() -> None:
 def test_with_files_it_is_a_form_that_says_the_same() -> None:
     sent = {"text": 'a "b"\r\n--x', "n": 3, "on": True, "d": {"x": [1]}, "sound": b"\x00\r\n", "all": [b"1", b"2"]}
     assert parts(sent) == {
-        "text": ['a "b"\r\n--x'],
+        "text": ['"a \\"b\\"\\r\\n--x"'],
         "n": ["3"],
         "on": ["true"],
         "d": ['{"x":[1]}'],
@@ -51,11 +65,31 @@ def test_with_files_it_is_a_form_that_says_the_same() -> None:
     }
 
 
-@pytest.mark.parametrize("value", ["5", "null", '"x"', "[]", None, []])
-def test_what_a_form_would_change_is_sent_as_json(value: Any) -> None:
-    body = body_of({"v": value, "sound": b"x", "all": [b"1"]})
-    url = "data:application/octet-stream;base64,"
-    assert json.loads(body.content) == {"v": value, "sound": f"{url}eA==", "all": [f"{url}MQ=="]}
+@pytest.mark.parametrize("value", ["5", "null", '"x"', "[]", None, [], True, {"a": [None]}])
+def test_beside_a_file_every_value_is_json(value: Any) -> None:
+    assert parts({"v": value, "sound": b"x", "all": [b"1"]}) == {
+        "v": [json.dumps(value, separators=(",", ":"))],
+        "sound": [b"x"],
+        "all": [b"1"],
+    }
+
+
+def test_what_was_sent_before_is_named() -> None:
+    there = Upload("d" * 64, 3, "image/png")
+    assert json.loads(body_of({"image": there, "all": [there]}).content) == {
+        "image": {"upload": "d" * 64},
+        "all": [{"upload": "d" * 64}],
+    }
+    assert parts({"all": [b"1", there]}) == {"all": [b"1", '{"upload":"' + "d" * 64 + '"}']}
+
+
+def test_a_file_over_the_limit_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(10 << 40)
+    with pytest.raises(TooLarge) as caught:
+        Ask(**PLAIN, fields={"film": path}).read()
+    assert caught.value.field == "film"
 
 
 def test_what_a_person_typed_is_for_the_gateway_to_read() -> None:

@@ -243,8 +243,9 @@ async def test_content_types(stack: Stack, kind: str, status: int) -> None:
 FORM = "multipart/form-data; boundary=b"
 
 
-def part(name: str, content: bytes, filename: str = "") -> bytes:
+def part(name: str, content: bytes, filename: str = "", kind: str = "") -> bytes:
     more = f'; filename="{filename}"' if filename else ""
+    more += f"\r\nContent-Type: {kind}" if kind else ""
     return f'--b\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + content + b"\r\n"
 
 
@@ -278,6 +279,10 @@ TEXT = part("text", b"x")
             "count",
             "integer",
         ),
+        (TEXT + part("extra", b"[1", kind="application/json") + END, 400, "malformed_body", "", "extra: expected JSON"),
+        (part("text", b"5", kind="application/json") + END, 422, "bad_input", "text", "string"),
+        (TEXT + part("sound", b"[]", kind="application/json") + END, 422, "bad_input", "sound", "got list"),
+        (TEXT + part("files", b"{}", kind="application/json") + END, 422, "bad_input", "files.0", "got dict"),
         (TEXT + part("sound", b"not a url") + END, 422, "bad_input", "sound", "file part or a data URL"),
         (TEXT + part("sound", b"", "a.wav") + END, 422, "bad_input", "sound", "(0 bytes)"),
         (

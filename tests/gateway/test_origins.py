@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from broker.facts import Facts
+from cornstalk.uploads import LIMIT
 from gateway.origins import Origins
-from gateway.uploads import LIMIT
 from tests.e2e.apps import APPS, one
 from tests.gateway.sse import frames
 from tests.gateway.ws import connected

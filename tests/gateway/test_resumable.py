@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from broker import subjects
-from broker.uploads import PART
+from cornstalk.uploads import PART
 from tests.e2e.apps import APPS, mixed
 from tests.gateway.test_uploads import wav
 from tests.stack import Stack

@@ -61,6 +61,21 @@ async def test_plain_fields_of_a_form_have_the_types_of_the_model(stack: Stack) 
     assert form.json()["response"] == mixed("123", sound, count=7, ratio=0.5, loud=True, extra={"a": [1, "2"]})
 
 
+async def test_parts_that_say_they_are_json_are(stack: Stack) -> None:
+    """A form can say all that JSON can: null, an empty list, text that looks like a number, uploads that are there."""
+    sound, client, json = wav(), stack.clients[0], "application/json; charset=utf-8"
+    digest = (await client.post("/uploads", content=sound)).json()["digest"]
+    named = f'{{"upload": "{digest}"}}'
+    parts = {"text": '"5"', "count": "7", "extra": "null", "files": "[]"}
+    form = await client.post(
+        "/apps/mixed", files={n: (None, v, json) for n, v in parts.items()} | {"sound": ("s", sound)}
+    )
+    assert form.json()["response"] == mixed("5", sound, count=7)
+    files = [("files", (None, named, json)), ("files", ("f", b"x")), ("files", (None, named, json))]
+    several = await client.post("/apps/mixed", files=[("text", (None, "5")), ("sound", (None, named, json)), *files])
+    assert several.json()["response"] == mixed("5", sound, files=[sound, b"x", sound])
+
+
 async def test_an_upload_of_the_largest_size(stack: Stack) -> None:
     """Above it is refused (test_bad_input.py); this one is read whole by a worker."""
     sound = wav(1.0)
