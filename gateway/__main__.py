@@ -21,7 +21,8 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
-from gateway import deadletters, openapi, resumable, websocket
+from cornstalk import frames
+from gateway import autoscale, deadletters, openapi, resumable, websocket
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
@@ -99,6 +100,7 @@ def make_app(service: Callable[[], Awaitable[Service]], origins: Origins) -> Fas
     app.include_router(openapi.router)
     app.include_router(websocket.router)
     app.include_router(deadletters.router)
+    app.include_router(autoscale.router)
     app.include_router(resumable.router)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT)
     install(app)
@@ -140,7 +142,7 @@ async def serve(config: Config) -> None:
             timeout_graceful_shutdown=20,
             lifespan="on",
             ws="websockets-sansio",
-            ws_max_size=websocket.FRAME_LIMIT,
+            ws_max_size=frames.LIMIT,
             ws_ping_timeout=PONG_WAIT,
             ws_per_message_deflate=False,  # audio does not shrink, and each connection would cost a quarter MiB
         ),

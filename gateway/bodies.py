@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
+from cornstalk.records import Rule
 from gateway.schemas import Schema, obj, ref
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -12,7 +13,18 @@ TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
 _SECONDS: Final[Schema] = {"type": "number", "description": "Unix seconds"}
 _SCHEMA: Final[Schema] = {"type": "object", "description": "JSON Schema"}
 _COUNTS: Final[Schema] = {"type": "object", "additionalProperties": WHOLE, "description": "by lane"}
+_WORKERS: Final[Schema] = WHOLE | {"maximum": 1_000}
+_ITEMS: Final[Schema] = WHOLE | {"maximum": 1_000_000}
+_WITHIN: Final[Schema] = WHOLE | {"maximum": 3_600}
 _BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)"
+_POLICY: Final[Schema] = obj(
+    min=_WORKERS,
+    max=_WORKERS | {"description": "0: one for each CPU"},
+    target=_ITEMS | {"description": "items for each worker; 0: the slots of its engine"},
+    activation=_ITEMS | {"description": "more items than that wake a component from zero"},
+    cooldown=_WITHIN | {"description": "seconds without work before the last worker goes, if min is 0"},
+    window=_WITHIN | {"description": "seconds for which the highest number asked for holds"},
+)
 _FAILURE: Final[Schema] = obj(
     {
         "retryable": {"type": "boolean"},
@@ -58,10 +70,29 @@ SCHEMAS: Final[dict[str, Schema]] = {
         task=TEXT,
         apps=TEXTS,
         state={"enum": ["active", "draining"]},
-        replicas=WHOLE,
+        replicas=WHOLE | {"description": "workers that are wanted"},
+        autoscaled={"type": "boolean"},
         pending=_COUNTS,
         in_flight=_COUNTS,
         workers={"type": "array", "items": {"type": "object"}},
+    ),
+    "Policy": _POLICY,
+    "PolicyChange": {**_POLICY, "required": [], "additionalProperties": False},
+    "Autoscaled": {
+        "description": "a component, the settings of its autoscaling, and its decisions, newest first",
+        "allOf": [ref("Component"), obj(policy=ref("Policy"), decisions={"type": "array", "items": ref("Decision")})],
+    },
+    "Decision": obj(
+        component=TEXT,
+        at=_SECONDS,
+        before=WHOLE,
+        replicas=WHOLE,
+        asked=WHOLE | {"description": "what the items ask for, before window, rate and limits"},
+        rule={"enum": list(get_args(Rule))},
+        why=TEXT,
+        pending=_COUNTS,
+        in_flight=_COUNTS,
+        policy=ref("Policy"),
     ),
     "Request": obj(
         {"response": {}, "error": {"anyOf": [ref("Failure"), {"type": "null"}]}},

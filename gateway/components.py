@@ -26,6 +26,11 @@ async def describe_components(broker: Broker) -> list[dict[str, Any]]:
     return found
 
 
+async def describe_component(broker: Broker, record: ComponentRecord) -> dict[str, Any]:
+    """One entry, as of `describe_components`."""
+    return await _describe(broker, record, await _beats(broker))
+
+
 async def _describe(broker: Broker, record: ComponentRecord, beats: list[WorkerBeat]) -> dict[str, Any]:
     try:
         depth = await backlog(broker, record.id)
@@ -39,6 +44,7 @@ async def _describe(broker: Broker, record: ComponentRecord, beats: list[WorkerB
         "apps": record.apps,
         "state": record.state,
         "replicas": record.replicas,
+        "autoscaled": record.autoscaled,
         **queue,
         "workers": [asdict(beat) for beat in beats if beat.component == record.id],
     }

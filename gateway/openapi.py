@@ -82,6 +82,8 @@ _ABOUT: Final = (
 
 _OFFSETS: Final[dict[str, Schema]] = {"Upload_Offset": WHOLE, "Upload_Complete": {"enum": ["?0", "?1"]}}
 _NAME: Final = parameter("path", "name", {"type": "string"}, "an app")
+_COMPONENT: Final = parameter("path", "component", {"type": "string"}, "an id of GET /components")
+_CHANGED: Final = (401, 403, 404, 408, 422, 503)
 _ID: Final = parameter("path", "request_id", ref("Id"))
 _DIGEST: Final = parameter("path", "digest", ref("Digest"))
 _ANY_BODY: Final = {"required": True, "content": {"application/octet-stream": {}}}
@@ -118,6 +120,22 @@ def _static() -> dict[str, dict[str, Operation]]:
         "/apps/{name}": {"delete": operation("remove", "removes an app", _REMOVED, _NAME, **ADMIN)},
         "/components": {
             "get": operation("components", "who works, and what waits", responses({200: good(components)}, 503))
+        },
+        "/components/{component}/autoscale": {
+            "get": operation(
+                "autoscale",
+                "how many workers, and why",
+                responses({200: good(ref("Autoscaled"))}, 404, 503),
+                _COMPONENT,
+            ),
+            "patch": operation(
+                "set_autoscale",
+                "changes settings",
+                responses({200: good(obj(id=TEXT, autoscaled={"type": "boolean"}, policy=ref("Policy")))}, *_CHANGED),
+                _COMPONENT,
+                requestBody={"required": True, "content": in_json(ref("PolicyChange"))},
+                **ADMIN,
+            ),
         },
         "/requests/{request_id}": {
             "get": operation(

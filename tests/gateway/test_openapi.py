@@ -21,7 +21,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks as conformance
 
 from cornstalk.app import App, load_app
-from gateway import deadletters, http, openapi, resumable
+from gateway import autoscale, deadletters, http, openapi, resumable
 from tests.e2e.apps import APPS
 from tests.gateway.raw import exchange, post
 from tests.gateway.sound import data_url, wav
@@ -98,7 +98,7 @@ async def test_it_is_valid(stack: Stack) -> None:
 
 
 async def test_every_route_is_in_it() -> None:
-    routers = (http.router, openapi.router, deadletters.router, resumable.router)
+    routers = (http.router, openapi.router, deadletters.router, autoscale.router, resumable.router)
     routes = {
         (r.path, m.lower()) for router in routers for r in router.routes if isinstance(r, APIRoute) for m in r.methods
     }
