@@ -19,6 +19,7 @@ _NEXT: Final = {
     "unknown_app": "cornstalk status  (lists the apps), or cornstalk deploy APP.py",
     "overloaded": "try again in a moment; cornstalk status shows where the work waits",
     "unknown_dead_letter": "cornstalk dlq ls",
+    "unknown_component": "cornstalk status  (lists the components)",
     "forbidden": "set CORNSTALK_ADMIN_TOKEN_FILE to the file with the admin token",
 }
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cornstalk.cli.errors import CliError
+from cornstalk.cli.errors import USAGE, CliError
 from cornstalk.cli.paths import use_services
 
 app = typer.Typer(
@@ -25,6 +25,11 @@ dead_letters = typer.Typer(
     help="Dead letters: work that was given up, kept for a week.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(dead_letters, name="dlq")
+
+autoscaling = typer.Typer(
+    help="How many workers a component gets, and why.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(autoscaling, name="autoscale")
 
 
 Store = Annotated[
@@ -47,7 +52,8 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the first gateway; 0 for a free one.")] = 8700,
     gateways: Annotated[int, typer.Option(min=1, max=16)] = 1,
     dispatchers: Annotated[int, typer.Option(min=1, max=16)] = 2,
-    workers: Annotated[int | None, typer.Option(min=0, help="Per component. [what its record says, 2]")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Per component. [2]")] = None,
+    autoscale: Annotated[bool, typer.Option("--autoscale", help="As many workers as the load asks for.")] = False,
     host: Annotated[str, typer.Option(help="Name of this machine, one token.")] = "local",
     sidecar_bytes: Annotated[int | None, typer.Option(min=1 << 20, help="Shared memory for tensors.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when ready and leave it running.")] = False,
@@ -62,7 +68,13 @@ def up(
     from cornstalk.cli.up import up_detached
 
     paths = tuple(path.absolute() for path in apps or [])
-    config = Config(store_path(store), port, gateways, dispatchers, workers, host, sidecar_bytes, paths)
+    if autoscale and workers is not None:
+        raise CliError(
+            "--workers fixes what --autoscale changes",
+            next="cornstalk autoscale set COMPONENT --min N --max N",
+            exit_code=USAGE,
+        )
+    config = Config(store_path(store), port, gateways, dispatchers, workers, host, sidecar_bytes, paths, autoscale)
     if detach:
         up_detached(config)
     else:
@@ -194,6 +206,49 @@ def dlq_show(
     from cornstalk.cli.gateway import Gateway
 
     _run(show_dead_letter(Gateway.find(url, store), id, payload, as_json))
+
+
+@autoscaling.command("set")
+def autoscale_set(
+    component: Annotated[str, typer.Argument(metavar="COMPONENT")],
+    min: Annotated[int | None, typer.Option(min=0, help="Workers at least; 0 for none when idle. [1]")] = None,
+    max: Annotated[int | None, typer.Option(min=0, help="Workers at most; 0 for one for each CPU. [0]")] = None,
+    target: Annotated[
+        int | None, typer.Option(min=0, help="Items for each worker; 0 for the slots of its engine. [0]")
+    ] = None,
+    cooldown: Annotated[
+        int | None, typer.Option(min=0, help="Seconds without work before the last worker goes. [300]")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=0, help="Seconds for which the highest number asked for holds. [300]")
+    ] = None,
+    activation: Annotated[int | None, typer.Option(min=0, help="More items than that end a stay at zero. [0]")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Change settings of a component; those not given stay."""
+    from cornstalk.cli.autoscale import change
+    from cornstalk.cli.gateway import Gateway
+
+    given = {"min": min, "max": max, "target": target, "cooldown": cooldown, "window": window, "activation": activation}
+    settings = {name: value for name, value in given.items() if value is not None}
+    _run(change(Gateway.find(url, store), component, settings, as_json))
+
+
+@autoscaling.command("explain")
+def autoscale_explain(
+    component: Annotated[str, typer.Argument(metavar="COMPONENT")],
+    lines: Annotated[int, typer.Option("-n", min=0, max=64, help="How many decisions.")] = 20,
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Show settings, load and the newest decisions, each with its reason."""
+    from cornstalk.cli.autoscale import explain
+    from cornstalk.cli.gateway import Gateway
+
+    _run(explain(Gateway.find(url, store), component, lines, as_json))
 
 
 @app.command()

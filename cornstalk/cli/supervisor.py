@@ -14,16 +14,16 @@ from typing import Final
 from broker.connection import Broker
 from broker.errors import BrokerError, ServerError, StoreLocked
 from broker.registry import Registry
-from broker.subjects import COMPONENTS
+from broker.subjects import COMPONENTS, WORKERS
 from cornstalk.cli.errors import TIMED_OUT, UNREACHABLE, CliError
 from cornstalk.cli.process import Kept, Process
 from cornstalk.cli.procfs import start_time
 from cornstalk.cli.ready import Readiness
 from cornstalk.cli.state import State, write_state
 from cornstalk.cli.tree import Tree
-from cornstalk.cli.workers import DRAIN, Read, Workers
+from cornstalk.cli.workers import DRAIN, Busy, Read, Workers
 from cornstalk.messages import decode
-from cornstalk.records import ComponentRecord
+from cornstalk.records import ComponentRecord, WorkerBeat
 
 log = logging.getLogger("cornstalk.up")
 
@@ -58,7 +58,9 @@ class Supervisor:
             self._start(self.tree.dispatchers())
             self._start(self.tree.gateways())
             broker = await self._connect()
-            self._workers = Workers(_reader(broker), self._worker, self.tree.config.workers, self._write)
+            config = self.tree.config
+            busy = _busy(broker, config.host)
+            self._workers = Workers(_reader(broker), busy, self._worker, config.workers, self._write)
             tasks.append(asyncio.create_task(self._workers.follow()))
             await self._until_ready()
             if not self._stop.is_set():
@@ -172,3 +174,13 @@ def _reader(broker: Broker) -> Read:
         return {key: decode(ComponentRecord, entry.data) for key, entry in (await registry.entries()).items()}
 
     return read
+
+
+def _busy(broker: Broker, host: str) -> Busy:
+    registry = Registry(broker, WORKERS)
+
+    async def busy() -> dict[int, int]:
+        beats = [decode(WorkerBeat, entry.data) for entry in (await registry.entries()).values()]
+        return {beat.pid: beat.running for beat in beats if beat.host == host}
+
+    return busy

@@ -15,6 +15,7 @@ from cornstalk.cli.errors import USAGE, CliError
 from cornstalk.cli.paths import child_argv, child_env
 from cornstalk.cli.process import Child
 from cornstalk.cli.state import admin_token_file, socket_path
+from cornstalk.cli.workers import SCALE_IN_DRAIN
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -34,6 +35,8 @@ class Config:
     sidecar_bytes: int | None
     apps: tuple[Path, ...]
     """Deployed once the tree is ready."""
+    autoscale: bool = False
+    """Whether the number of worker processes of each component follows its load."""
 
     @property
     def logs(self) -> Path:
@@ -97,7 +100,7 @@ class Tree:
         return self._child("sidecar", "sidecar", *where, *size_flag)
 
     def operator(self) -> Child:
-        return self._child("operator", "dispatcher.operator")
+        return self._child("operator", "dispatcher.operator", *(["--autoscale"] if self.config.autoscale else []))
 
     def dispatchers(self) -> list[Child]:
         return [self._child(f"dispatcher-{i}", "dispatcher") for i in range(self.config.dispatchers)]
@@ -109,7 +112,8 @@ class Tree:
         ]
 
     def worker(self, component: str, index: int) -> Child:
-        return self._child(f"{component}.{index}", "components", "--component", component)
+        drain = ["--drain", str(SCALE_IN_DRAIN)]
+        return self._child(f"{component}.{index}", "components", "--component", component, *drain)
 
     def _child(self, name: str, module: str, *args: str) -> Child:
         return Child(name, child_argv(module, *args), self._environment(), self.config.logs)

@@ -105,7 +105,8 @@ def _arguments(config: Config) -> list[str]:
         "sidecar-bytes": config.sidecar_bytes,
     }
     given = [part for name, value in flags.items() if value is not None for part in (f"--{name}", str(value))]
-    return ["up", *given, *map(str, config.apps)]
+    autoscale = ["--autoscale"] if config.autoscale else []
+    return ["up", *given, *autoscale, *map(str, config.apps)]
 
 
 def _await_ready(store: Path, process: subprocess.Popen[bytes], output: Path) -> State:

@@ -33,6 +33,12 @@ from tests.cli.tool import cornstalk
         (["dlq", "ls"], 3, "nothing runs in"),
         (["dlq", "ls", "--url", "http://127.0.0.1:1"], 1, "no admin token"),
         (["dlq", "show", "x"], 2, "ID"),
+        (["up", "--autoscale", "--workers", "2"], 2, "--workers fixes what --autoscale changes"),
+        (["autoscale", "explain", "c"], 3, "nothing runs in"),
+        (["autoscale", "set", "c", "--min", "-1"], 2, "--min"),
+        (["autoscale", "set", "c", "--max", "many"], 2, "--max"),
+        (["autoscale", "set", "c", "--url", "http://127.0.0.1:1"], 2, "set what?"),
+        (["autoscale", "set", "c", "--min", "1", "--url", "http://127.0.0.1:1"], 1, "no admin token"),
         (["down"], 0, "nothing runs in"),
     ],
 )
@@ -58,7 +64,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 def test_help_names_every_command() -> None:
     done = cornstalk("--help")
     assert done.returncode == 0
-    for name in ("up", "down", "deploy", "invoke", "status", "trace", "logs", "dlq", "demo", "run"):
+    for name in ("up", "down", "deploy", "invoke", "status", "trace", "logs", "dlq", "autoscale", "demo", "run"):
         assert name in done.stdout
 
 
