@@ -21,7 +21,6 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
-from cornstalk import frames
 from gateway import autoscale, deadletters, openapi, resumable, websocket
 from gateway.errors import install
 from gateway.http import router
@@ -142,7 +141,7 @@ async def serve(config: Config) -> None:
             timeout_graceful_shutdown=20,
             lifespan="on",
             ws="websockets-sansio",
-            ws_max_size=frames.LIMIT,
+            ws_max_size=websocket.FRAME_LIMIT,
             ws_ping_timeout=PONG_WAIT,
             ws_per_message_deflate=False,  # audio does not shrink, and each connection would cost a quarter MiB
         ),
