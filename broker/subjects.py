@@ -18,6 +18,7 @@ DRIVE: Final = "DRIVE"
 UPLOADS: Final = "UPLOADS"
 """Spool of uploaded bytes, content-addressed."""
 DLQ: Final = "DLQ"
+USAGE: Final = "USAGE"
 """Dead letters, kept 7 days."""
 BATCH: Final = "BATCH"
 """Batch jobs: what clients submit, and what came of each row. Gateways compete for the submissions."""
@@ -187,6 +188,14 @@ def dead_letter(component: str, reason: str, request: str, node: str, gen: int) 
 ALL_DEAD_LETTERS: Final = "dlq.>"
 
 
+def usage(app: str, request: str) -> str:
+    """Dispatcher -> who accounts for it: what a request used."""
+    return f"usage.{token(app)}.{token(request)}"
+
+
+ALL_USAGE: Final = "usage.>"
+
+
 def batch_submit(app: str) -> str:
     """Client -> gateways: rows of a batch job."""
     return f"batch.submit.{app}"
@@ -221,7 +230,7 @@ def batch_unreadable(seq: int) -> str:
 
 
 def batch_job(job: str, fact: int | str) -> str:
-    """Gateway -> gateways: by its first row, a message that was taken; `last`: the one that is; `begun`."""
+    """Gateway -> gateways: by its first row, a message that was taken; `begun`: all of them were."""
     return f"batch.result.{job}.job.{fact}"
 
 

@@ -19,15 +19,18 @@ CHUNKS_BYTES: Final = 512 * MIB
 UPLOADS_BYTES: Final = 512 * MIB
 DRIVE_BYTES: Final = 64 * MIB
 DLQ_BYTES: Final = 64 * MIB
+USAGE_BYTES: Final = 64 * MIB
 BATCH_BYTES: Final = 256 * MIB
 WORK_BYTES: Final = 64 * MIB
 BUCKET_BYTES: Final = 16 * MIB
-"""JetStream reserves these of the server's max_file (4 GiB when embedded): room for 36 components beside the core."""
+"""JetStream reserves these of the server's max_file (4 GiB when embedded): room for 35 components beside the core."""
 
 DISPATCH_ACK_WAIT: Final = 2.0
 ACK_WAIT: Final = 15.0
 """Seconds until an item of a lost node is delivered again; a worker says in-progress at a third of it."""
 
+USAGE_DAYS: Final = 30
+"""Days that the usage of requests is kept."""
 BATCH_DAYS: Final = 3
 """Days that submissions and results of batch jobs are kept."""
 KEPT_DECISIONS: Final = 64
@@ -54,6 +57,7 @@ async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT) -> No
     await _ensure_stream(broker, _spool())
     await _ensure_stream(broker, _dead_letters())
     await _ensure_stream(broker, _batch())
+    await _ensure_stream(broker, _usage())
     await _ensure_consumer(broker, subjects.RUNS, subjects.DISPATCH, DISPATCH_ACK_WAIT)
     await _ensure_consumer(broker, subjects.DRIVE, "drive", drive_ack_wait)
     submits = subjects.ALL_BATCH_SUBMITS
@@ -175,6 +179,21 @@ def _dead_letters() -> Config:
         "discard": "new",
         "max_bytes": DLQ_BYTES,
         "max_age": 7 * 86_400 * _SECOND,
+        "allow_direct": True,
+    }
+
+
+def _usage() -> Config:
+    """The oldest records go first: a request must end also when nobody has read them."""
+    return {
+        "name": subjects.USAGE,
+        "subjects": [subjects.ALL_USAGE],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": 1,
+        "discard": "old",
+        "max_bytes": USAGE_BYTES,
+        "max_age": USAGE_DAYS * 86_400 * _SECOND,
         "allow_direct": True,
     }
 

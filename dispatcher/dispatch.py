@@ -14,6 +14,7 @@ from broker.pull import Delivery, PullLoop
 from broker.subjects import DISPATCH, RUNS, cancel_hint, parse_run
 from cornstalk.graph import State, decide, releasable
 from cornstalk.messages import FACTS, Accepted, Cancel, Fact, Finish, Malformed, NewerVersion, decode
+from cornstalk.usage import usage_of
 from dispatcher.deadletter import DeadLetters
 from dispatcher.deadlines import Deadlines
 from dispatcher.held import Held
@@ -75,6 +76,9 @@ class Dispatcher:
             if rest:
                 await self._held.keep(delivery, state.accepted, state, rest)
                 return await self._after(key.request, state, fact)
+        if isinstance(fact, Finish) and state.accepted is not None:
+            await self._publisher.usage(usage_of(state))
+            crash_at("dispatcher.counted")
         await delivery.ack()
         crash_at("dispatcher.acked")
         await self._after(key.request, state, fact)
@@ -86,7 +90,7 @@ class Dispatcher:
             self._deadlines.add(request, fact.deadline)
         elif isinstance(fact, Finish):
             self._deadlines.drop(request)
-            self._purger.add(request, state.accepted.resume_grace if state.accepted else 0.0)
+            self._purger.add(request, state.accepted)
         if isinstance(fact, (Cancel, Finish)) and state.open():
             with suppress(Disconnected):  # then work that nobody needs goes on to its end
                 await self._broker.publish_core(cancel_hint(request))

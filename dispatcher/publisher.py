@@ -12,17 +12,20 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from broker.absent import put_if_absent
 from broker.connection import Broker
 from broker.crash import crash_at
 from broker.errors import BrokerError, DeadlineExceeded, PayloadTooLarge, RequestEnded
 from broker.facts import Facts
 from broker.lifetimes import FACT_GRACE, fact_ttl
-from broker.subjects import TRACEPARENT
+from broker.subjects import TRACEPARENT, USAGE
 from broker.subjects import end as end_subject
 from broker.subjects import finish as finish_subject
+from broker.subjects import usage as usage_subject
 from broker.work import publish_item
 from cornstalk.graph import DISPATCHER, Decision
 from cornstalk.messages import Accepted, End, Error, Finish, WorkItem, encode
+from cornstalk.usage import RequestUsage
 
 log = logging.getLogger(__name__)
 tracer = trace.get_tracer("cornstalk.dispatcher")
@@ -96,11 +99,22 @@ class Publisher:
                 deadline=accepted.deadline + PUT_GRACE,
                 unless=finish_subject(accepted.request),
                 ttl=fact_ttl(accepted.deadline),
+                patient=False,
             )
         except RequestEnded:
             pass  # nobody needs the node any more
 
+    async def usage(self, record: RequestUsage) -> None:
+        """Stores what a request used, if nobody has. Raises BrokerError: then its trigger comes again."""
+        await put_if_absent(
+            self._broker,
+            USAGE,
+            usage_subject(record.app, record.request),
+            encode(record),
+            deadline=time.time() + ATTEMPT,
+        )
+
     async def finish(self, request: str, finish: Finish, deadline: float) -> None:
         """Ends a request, if nobody has. `deadline` is the request's. Raises BrokerError."""
         end_by = max(deadline, time.time()) + PUT_GRACE
-        await self._facts.put(finish_subject(request), encode(finish), deadline=end_by, ttl=FACT_GRACE)
+        await self._facts.put(finish_subject(request), encode(finish), deadline=end_by, ttl=FACT_GRACE, patient=False)

@@ -313,6 +313,7 @@ CASES: Final[dict[str, Run]] = {
     "dispatcher.decided": in_dispatcher,
     "dispatcher.half": in_dispatcher,
     "dispatcher.published": in_dispatcher,
+    "dispatcher.counted": in_dispatcher,
     "dispatcher.acked": in_dispatcher,
     "dispatcher.held": without_queue,
 }

@@ -14,12 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from broker.reads import pages
+from broker.subjects import ALL_USAGE, USAGE
+from cornstalk.messages import decode
+from cornstalk.usage import RequestUsage
 from tests.e2e.apps import APPS, chain, one
 from tests.faults.apps import FAULT_APPS, lineage, turns
 from tests.faults.client import ask
 from tests.faults.lives import supervised
 from tests.faults.stored import nothing_left
 from tests.stack import Stack
+from tests.waiting import eventually
 
 LONG: Final = os.environ.get("CORNSTALK_SOAK") == "long"
 REQUESTS: Final = 1000 if LONG else 60
@@ -118,6 +123,15 @@ class Soak:
                 kill.right += 1
                 kill.recovered = max(kill.recovered, now - kill.at)
 
+    async def counted_once(self) -> bool:
+        """Each request has one record of what it used, and no node is in it twice."""
+        records = [decode(RequestUsage, s.data) async for s in pages(self.stack.broker, USAGE, ALL_USAGE)]
+        for record in records:
+            assert len({node.node for node in record.nodes}) == len(record.nodes)
+        ended = {(record.app, record.request) for record in records if record.status == "done"}
+        assert len(ended) == len(records)
+        return len(ended) == self.begun
+
     def report(self) -> None:
         took = sorted(self.took)
         print(f"{self.begun} requests, {len(took)} right; p50 {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
@@ -140,4 +154,5 @@ async def test_kills_of_any_process_spoil_no_request() -> None:
         soak.report()
         assert soak.wrong == []
         assert soak.begun >= REQUESTS
+        await eventually(soak.counted_once, within=20.0)
         await nothing_left(stack, within=40.0)
