@@ -113,7 +113,7 @@ class Requests:
         crash_at("gateway.accepting")
         try:
             put = await self._facts.put(
-                accepted_subject(request), encode(accepted), deadline=deadline, ttl=fact_ttl(deadline)
+                accepted_subject(request), encode(accepted), deadline=deadline, ttl=fact_ttl(deadline), patient=False
             )
             crash_at("gateway.accepted")
             stored = accepted if put.won else decode(Accepted, put.data)
@@ -179,6 +179,7 @@ class Requests:
             encode(Cancel(reason=reason)),
             deadline=time.time() + CANCEL_WAIT,
             ttl=fact_ttl(accepted.deadline),
+            patient=False,
         )
         crash_at("gateway.cancelled")
         await self._broker.publish_core(cancel_hint(request))
