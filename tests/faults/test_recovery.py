@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from broker.reads import pages
-from broker.subjects import CHUNKS, DLQ, work_stream
+from broker.subjects import CHUNKS, DLQ, RUNS, work_stream
 from tests.e2e.apps import chain, one
 from tests.faults.apps import lineage
 from tests.faults.client import Answer, ask, request_id
@@ -198,6 +198,26 @@ async def test_a_full_stream_of_chunks_is_waited_for(stack: Stack) -> None:
                 await stack.broker.api(f"STREAM.UPDATE.{CHUNKS}", config)
     finally:
         await stack.broker.api(f"STREAM.UPDATE.{CHUNKS}", config)
+
+
+async def test_a_result_that_is_done_waits_for_room(stack: Stack) -> None:
+    """RUNS is full when the work is done: its End, and the answer, are stored later; nothing is run again (rule 9)."""
+    config = (await stack.broker.api(f"STREAM.INFO.{RUNS}"))["config"]
+    texts = [f"done {i}" for i in range(AT_ONCE)]
+    requests = [request_id("one", text) for text in texts]
+    try:
+        async with asked(stack, "one", one, texts, service_ms=3000):
+            await asyncio.gather(*(begun(stack, request, 1) for request in requests))
+            await stack.broker.api(f"STREAM.UPDATE.{RUNS}", config | {"max_bytes": 1})
+            await asyncio.gather(*(begun(stack, request, 2) for request in requests))
+            refused_since = time.monotonic()
+            await eventually(lambda: time.monotonic() > refused_since + 2.5)  # a handler that raises is called again
+            assert not [end for request in requests for end in await ends(stack, request) if "text" in end.outputs]
+            await stack.broker.api(f"STREAM.UPDATE.{RUNS}", config)
+    finally:
+        await stack.broker.api(f"STREAM.UPDATE.{RUNS}", config)
+    for request in requests:
+        assert len({chunk.attempt for _, chunk in await chunks(stack, request)}) == 1
 
 
 async def _is_away(stack: Stack) -> bool:
