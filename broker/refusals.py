@@ -16,6 +16,8 @@ STORAGE_FULL: Final = (10023, 10028, 10047)
 MESSAGE_TOO_LARGE: Final = 10054
 UNAVAILABLE: Final = 10008
 NO_MESSAGE: Final = 10037
+CANNOT_DELETE: Final = 10057
+"""Also when there is no such message any more."""
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 

@@ -24,6 +24,10 @@ ROWS: Final = 50_000
 """Rows of one job."""
 
 
+Given = tuple[Encoding, Raw]
+"""A row as it came."""
+
+
 def job_id(tenant: str, app: str, key: str) -> str:
     """The id of the job that an idempotency key stands for."""
     return hashed_id(tenant, app, key)
@@ -61,10 +65,11 @@ class Named(Struct, frozen=True):
 
 
 class Part(Message, frozen=True, kw_only=True):
-    """batch.result.<job>.job.<first>: one message of a job was taken. `.job.last` is the one that says it is last."""
+    """batch.result.<job>.job.<first>: one message of a job was taken."""
 
     first: int
     count: int
+    last: bool
     seq: int  # of the message in BATCH
     digest: str  # of its rows
 

@@ -53,7 +53,7 @@ class Service:
         publisher = Publisher(broker, facts)
         self._deadlines = Deadlines(facts, publisher)
         self._releases = Releases(broker)
-        self._purger = Purger(facts, config.grace, self._releases)
+        self._purger = Purger(broker, facts, config.grace, self._releases)
         self._recovery = Recovery(broker, facts, self._deadlines, self._purger)
         self._dispatcher = Dispatcher(broker, facts, publisher, self._deadlines, self._purger, self._releases)
         self._leader = SoftLeader(broker, self._become)

@@ -7,8 +7,13 @@ import logging
 import time
 from typing import Final
 
+from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.facts import Facts
+from broker.lifetimes import FACT_GRACE
+from broker.reads import last_stored
+from broker.subjects import BATCH, batch_result
+from cornstalk.messages import Accepted
 from dispatcher.releases import Releases
 from dispatcher.timers import Timers
 
@@ -18,6 +23,8 @@ PAUSE: Final = 0.002
 """Seconds between two purges, so that at most 500 a second are asked of the server."""
 AGAIN: Final = 5.0
 """Seconds until a purge that failed is tried again."""
+ROW_GRACE: Final = 2.0
+"""Seconds after which the request of a batch row is purged, or it is looked again whether its result is stored."""
 
 
 class Purger:
@@ -26,17 +33,30 @@ class Purger:
     Its tensors are released once more then: the first release was a hint that may have been lost, and an attempt that
     came late may have committed after it. `run.<r>.end` stays as tombstone until its TTL. The list is memory only,
     rebuilt from the stored ends when a dispatcher becomes active (recovery.py); what is never purged goes by TTL.
+
+    The request of a batch row is purged soon after its result is stored, and not before: nobody resumes it, and there
+    may be thousands of them.
     """
 
-    def __init__(self, facts: Facts, grace: float, releases: Releases) -> None:
-        self._facts, self._grace, self._releases = facts, grace, releases
+    def __init__(self, broker: Broker, facts: Facts, grace: float, releases: Releases) -> None:
+        self._broker, self._facts, self._grace, self._releases = broker, facts, grace, releases
         self._timers = Timers()
+        self._results: dict[str, tuple[str, float]] = {}  # request of a row -> (its result, until when it may come)
 
-    def add(self, request: str, resume_grace: float, finished: float | None = None) -> None:
+    def add(self, request: str, accepted: Accepted | None, finished: float | None = None) -> None:
         """`finished`: when its end was stored, Unix seconds; now by default."""
-        at = (time.time() if finished is None else finished) + max(self._grace, resume_grace)
-        if request not in self._timers:
-            self._timers.add(request, at)
+        if request in self._timers:
+            return
+        at = time.time() if finished is None else finished
+        if accepted is not None and accepted.row is not None:
+            self._results[request] = (
+                batch_result(accepted.row.job, accepted.row.row),
+                accepted.deadline + FACT_GRACE,
+            )
+            at += min(self._grace, ROW_GRACE)
+        else:
+            at += max(self._grace, accepted.resume_grace if accepted else 0.0)
+        self._timers.add(request, at)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -44,8 +64,16 @@ class Purger:
             request = await self._timers.due()
             self._releases.whole(request)
             try:
-                await self._facts.purge(request)
+                await self._purge(request)
             except BrokerError as error:
                 log.warning("request %s not purged yet: %s", request, type(error).__name__)
                 self._timers.add(request, time.time() + AGAIN)
             await asyncio.sleep(PAUSE)
+
+    async def _purge(self, request: str) -> None:
+        result, until = self._results.get(request, ("", 0.0))
+        if time.time() < until and await last_stored(self._broker, BATCH, result) is None:
+            self._timers.add(request, time.time() + ROW_GRACE)
+            return
+        await self._facts.purge(request)
+        self._results.pop(request, None)

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
+import msgspec
+
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.facts import Facts
@@ -62,18 +64,18 @@ class Recovery:
 
     async def look(self) -> None:
         """One look. Ends are read after the accepted facts, so a request that ends meanwhile is seen as ended."""
-        open_: dict[str, tuple[float, float]] = {}  # request -> (deadline, resume grace)
+        open_: dict[str, Accepted] = {}
         async for stored in self._facts.accepted():
             request = parse_run(stored.subject).request
             try:
                 fact = decode(Accepted, stored.data)
             except (Malformed, NewerVersion):
                 continue  # its own delivery deals with it
-            open_[request] = (fact.deadline, fact.resume_grace)
+            open_[request] = msgspec.structs.replace(fact, input={})
         async for stored in pages(self._broker, RUNS, ALL_FINISHES):
             request = parse_run(stored.subject).request
             if (ended := open_.pop(request, None)) is not None:
                 self._deadlines.drop(request)
-                self._purger.add(request, ended[1], stored.time)
-        for request, (deadline, _) in open_.items():
-            self._deadlines.add(request, deadline)
+                self._purger.add(request, ended, stored.time)
+        for request, accepted in open_.items():
+            self._deadlines.add(request, accepted.deadline)

@@ -12,6 +12,7 @@ from broker.pull import Delivery, PullLoop
 from broker.subjects import DRIVE
 from cornstalk.errors import CornstalkError, UnknownRequest
 from cornstalk.messages import Accepted, Finish, Malformed, NewerVersion, decode
+from gateway.batch_results import Results
 from gateway.requests import Requests
 
 log = logging.getLogger(__name__)
@@ -25,11 +26,14 @@ HAND_BACK: Final = 2.0
 
 
 class Durable:
-    """Competes for DRIVE. An item is acked once its request's Finish is stored, so adoption is redelivery."""
+    """Competes for DRIVE. An item is acked once its request's Finish is stored, so adoption is redelivery.
 
-    def __init__(self, broker: Broker, requests: Requests, ack_wait: float) -> None:
+    The request of a batch row leaves a result first: it is purged as soon as it has one.
+    """
+
+    def __init__(self, broker: Broker, requests: Requests, results: Results, ack_wait: float) -> None:
         """`ack_wait`: seconds without a sign of life after which another gateway gets the item."""
-        self._requests, self._sign_of_life = requests, ack_wait / 3
+        self._requests, self._results, self._sign_of_life = requests, results, ack_wait / 3
         self._pull = PullLoop(broker, DRIVE, "drive", self._handle, credits=CREDITS)
 
     async def start(self) -> None:
@@ -68,7 +72,9 @@ class Durable:
             if run.task.cancelled():  # this gateway stops: another one may go on at once
                 await delivery.nak(0.0)
                 return
-            run.task.result()
+            run = run.task.result()
+        if accepted.row is not None:
+            await self._results.of_request(accepted, accepted.row, run)
         crash_at("gateway.driven")
         await delivery.ack()
 

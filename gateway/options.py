@@ -62,7 +62,7 @@ def read_options(app: str, headers: Mapping[str, str]) -> Options:
         deadline=time.time() + seconds,
         resume_grace=_seconds(headers, "Cornstalk-Resume-Grace", 0.0, LONGEST_GRACE),
         seed=_seed(headers),
-        trace=_trace(headers),
+        trace=traceparent(headers.get("traceparent", "")) or _new_trace(),
     )
 
 
@@ -97,10 +97,13 @@ def _key(headers: Mapping[str, str]) -> str | None:
     return key
 
 
-def _trace(headers: Mapping[str, str]) -> str:
-    """The client's W3C trace context, or a new one if it has none that is valid, as the standard asks."""
-    given = headers.get("traceparent", "")
-    return given if _TRACEPARENT.match(given) else f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+def traceparent(given: str) -> str:
+    """The W3C trace context of a client; "" if it is not valid, which makes a new one, as the standard asks."""
+    return given if _TRACEPARENT.match(given) else ""
+
+
+def _new_trace() -> str:
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
 
 
 def _seconds(headers: Mapping[str, str], name: str, default: float, most: float) -> float:

@@ -91,7 +91,7 @@ class Requests:
             return options.request
         following = await Following(self._broker, self._facts, options.request).start()
         try:
-            stored, seq = await self._store(accepted)
+            stored, seq = await self.store(accepted)
             if not _same_request(stored, accepted):
                 raise BadInput("this key was used with another input", "Idempotency-Key")
             if seq is not None:
@@ -104,10 +104,11 @@ class Requests:
         await following.close()
         return options.request
 
-    async def _store(self, accepted: Accepted) -> tuple[Accepted, int | None]:
-        """The stored acceptance, and its sequence if it is this one. A durable one is in DRIVE when this returns.
+    async def store(self, accepted: Accepted) -> tuple[Accepted, int | None]:
+        """The stored acceptance, and its sequence if it is this one. A durable one is in DRIVE when this returns, so
+        that a gateway drives it, maybe another one.
 
-        Raises Expired when the deadline passed before.
+        Raises Expired when the deadline passed before, and BrokerError.
         """
         request, deadline = accepted.request, accepted.deadline
         crash_at("gateway.accepting")

@@ -10,6 +10,14 @@ from cornstalk.app import App
 from cornstalk.types import pcm_of
 from gateway.admission import Admission
 from gateway.apps import Apps
+from gateway.batch import Batch
+from gateway.batch_intake import Intake
+from gateway.batch_job import Jobs
+from gateway.batch_results import Results
+from gateway.batch_room import Room
+from gateway.batch_rows import Rows
+from gateway.batch_store import JobStore
+from gateway.batch_window import Windows
 from gateway.durable import Durable
 from gateway.requests import Requests
 from gateway.sockets import CONNECTIONS, Sockets
@@ -29,13 +37,16 @@ class Service:
         self.uploads = Uploads(broker)
         self.sockets = Sockets(connections)
         self.requests = Requests(broker, self.facts, self.apps)
-        self.durable = Durable(broker, self.requests, ack_wait)
+        results = Results(broker, self.facts)
+        self.durable = Durable(broker, self.requests, results, ack_wait)
+        self.batch = self._batch(results, ack_wait)
 
     async def start(self) -> None:
         await self.facts.start()
         await self.admission.start()
         await self.requests.start()
         await self.durable.start()
+        await self.batch.start()
 
     async def drain(self) -> None:
         """Sends clients elsewhere. That they go gives up none of their requests."""
@@ -44,12 +55,20 @@ class Service:
 
     async def close(self) -> None:
         """Stops claiming, then driving. What has not ended is taken over elsewhere."""
+        await self.batch.close()
         await self.durable.stop()
         await self.requests.close()
         await self.durable.close()
         await self.admission.close()
         await self.facts.close()
         await self.broker.close()
+
+    def _batch(self, results: Results, ack_wait: float) -> Batch:
+        store = JobStore(self.broker)
+        rows = Rows(self.requests, self.uploads, results, Room(self.broker, self.admission))
+        windows = Windows(self.broker)
+        jobs = Jobs(self.broker, self.facts, store, self.apps, self.requests, rows, results, windows, ack_wait)
+        return Batch(Intake(self.broker, store, self.apps), jobs)
 
     async def not_ready(self) -> str:
         """Why requests cannot be served now; "" if they can."""

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from broker.topology import remove_component
+from tests.batch.client import Client, job_id
 from tests.e2e.apps import APPS, chain, one
 from tests.faults.apps import lineage, live, turns
 from tests.faults.client import Answer, ask, request_id
@@ -232,6 +233,35 @@ async def in_queueing(case: Case) -> None:
     await queues_empty(case.stack, within=20.0)
 
 
+async def in_batch(case: Case) -> None:
+    """A gateway that has a job, or drives one of its rows, dies; every row has its result all the same, once."""
+    await case.arm(("gateway0", case.point))
+
+    async def job(number: int) -> None:
+        key = f"{case.point} {number}"
+        async with Client(case.stack.server) as client:
+            rows = [{"text": f"{key} {i}"} for i in range(6)]
+            await client.submit("one", idempotency_key=key, rows=rows[:3], last=False)
+            await client.submit("one", idempotency_key=key, rows=rows[3:], first=3)
+            heard = await client.hear(job_id("one", key), within=WITHIN)
+        assert {i: row["response"] for i, row in heard.rows.items()} == {i: one(f"{key} {i}") for i in range(6)}
+
+    await case.until_dead(job)
+    await queues_empty(case.stack, within=20.0)
+
+
+async def in_refusal(case: Case) -> None:
+    await case.arm(("gateway0", case.point))
+
+    async def job(number: int) -> None:
+        key = f"{case.point} {number}"
+        async with Client(case.stack.server) as client:
+            await client.submit("one", idempotency_key=key, rows=[])
+            await client.hear(job_id("one", key), until="refused", within=WITHIN)
+
+    await case.until_dead(job)
+
+
 async def in_dispatcher(case: Case) -> None:
     child = case.stack.children["dispatcher0"]
     await lead(case.stack, child, CRASH_AT=case.point)
@@ -308,6 +338,13 @@ CASES: Final[dict[str, Run]] = {
     "gateway.cancelled": in_cancel,
     "gateway.queued": in_queueing,
     "gateway.driven": in_queueing,
+    "batch.registered": in_batch,
+    "batch.refused": in_refusal,
+    "batch.begun": in_batch,
+    "batch.started": in_batch,
+    "batch.result": in_batch,
+    "batch.stored": in_batch,
+    "batch.summed": in_batch,
     "dispatcher.received": in_dispatcher,
     "dispatcher.read": in_dispatcher,
     "dispatcher.decided": in_dispatcher,
