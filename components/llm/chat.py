@@ -5,25 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from cornstalk.errors import SetupError
+
 _SYSTEM: Final = "\ufdd0"  # noncharacters: no template holds them
 _USER: Final = "\ufdd1"
 
 
 class Chat:
-    """Tokenizer and chat template of one model. Loads in 1 s; `prompt` is safe from any thread."""
+    """Tokenizer and chat template of one model. Loads in 1 s; `prompt` is safe from any thread.
+
+    A model without a template goes on with the prompt as it is. Raises SetupError for a folder without a tokenizer.
+    """
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self.backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            described = tokenizer.backend_tokenizer.to_str()
+        except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
+            raise SetupError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
+        self.backend = Tokenizer.from_str(described)
+        self._plain = Tokenizer.from_str(described)
         self._plain.encode_special_tokens = True
-        self.end_ids = frozenset({tokenizer.eos_token_id})
-        user = {"role": "user", "content": _USER}
-        self._alone = _render(tokenizer, [user])
-        self._led = _render(tokenizer, [{"role": "system", "content": _SYSTEM}, user])
+        self.end_ids = frozenset(_ends(tokenizer, folder))
+        self._alone = self._template(tokenizer, [{"role": "user", "content": _USER}])
+        self._led = self._with_system(tokenizer)
 
     def prompt(self, prompt: str, system: str) -> list[int]:
         """Tokens of one turn, up to where the answer begins.
@@ -50,10 +58,39 @@ class Chat:
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
+    def _with_system(self, tokenizer: Any) -> str:
+        """Some templates have no place for a system text: there it stands before the user's."""
+        import jinja2
 
-def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return text
+        user = {"role": "user", "content": _USER}
+        try:
+            led = self._template(tokenizer, [{"role": "system", "content": _SYSTEM}, user])
+        except jinja2.TemplateError:
+            led = ""
+        return led if led.find(_SYSTEM) >= 0 else self._alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}")
+
+    def _template(self, tokenizer: Any, messages: list[dict[str, str]]) -> str:
+        if tokenizer.chat_template is None:
+            begin = tokenizer.bos_token if self._begins(tokenizer) else ""
+            return begin + "\n\n".join(message["content"] for message in messages)
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return text
+
+    def _begins(self, tokenizer: Any) -> bool:
+        """Whether the model was taught that a text begins with a token of its own."""
+        ids: list[int] = self.backend.encode("", add_special_tokens=True).ids
+        return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
+
+
+def _ends(tokenizer: Any, folder: Path) -> set[int]:
+    """Tokens that end an answer: chat models have one for the turn beside that of the text."""
+    from transformers import GenerationConfig
+
+    found = {tokenizer.eos_token_id} - {None}
+    if (folder / "generation_config.json").is_file():
+        more = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+        found |= set(more) if isinstance(more, list) else {more} - {None}
+    return found
 
 
 class Detokenizer:

@@ -6,18 +6,30 @@ from typing import Any
 
 
 class Memory:
-    """Room for `capacity` tokens, filled from the front; unused pages cost nothing. Gone with the sequence."""
+    """Room for `capacity` tokens, filled from the front; unused pages cost nothing. Gone with the sequence.
 
-    def __init__(self, layers: int, heads: int, capacity: int, size: int, dtype: Any) -> None:
-        import torch
+    A layer gets its room when it first stores something, for models differ in what their layers keep.
+    """
 
-        shape = (layers, 1, heads, capacity, size)
-        self._keys, self._values = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._layers: dict[int, tuple[Any, Any]] = {}
+
+    @property
+    def layers(self) -> int:
+        """How many have stored something."""
+        return len(self._layers)
 
     def extend(self, layer: int, start: int, keys: Any, values: Any) -> tuple[Any, Any]:
         """Stores n tokens [n, heads, size] from position `start`; views of all so far [1, heads, start + n, size]."""
         end = start + keys.shape[0]
-        mine, theirs = self._keys[layer], self._values[layer]
+        if layer not in self._layers:
+            self._layers[layer] = self._room(keys), self._room(values)
+        mine, theirs = self._layers[layer]
         mine[0, :, start:end] = keys.transpose(0, 1)
         theirs[0, :, start:end] = values.transpose(0, 1)
         return mine[:, :, :end], theirs[:, :, :end]
+
+    def _room(self, like: Any) -> Any:
+        _tokens, heads, size = like.shape
+        return like.new_empty(1, heads, self._capacity, size)

@@ -58,8 +58,8 @@ class TransformersEngine:
             raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
 
     def _load(self) -> None:
-        folder = models.smollm2(self._task.model)
-        self._model = Model(folder, CONTEXT)
+        folder = models.language_model(self._task.model)
+        self._model = Model(folder, CONTEXT, self._task.dtype)
         self._chat = Chat(folder)
         self._batch = Batch(self._model)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
@@ -13,11 +13,16 @@ from cornstalk.types import Stream
 class LLM(UnitTask):
     """Answers one prompt. At temperature 0 with the likeliest tokens; else drawn with the seed of the call.
 
+    `model`: one that comes with Cornstalk, the absolute path of a folder with any causal language model of
+    transformers, or its name ("owner/name") in the Hugging Face cache of the machines that its workers run on. `dtype`:
+    what it computes in; "auto" leaves it to the processor, so that two machines may answer a little differently.
+
     The answer ends at `max_tokens`, before the first of the `stop` strings, or where the model ends it.
     """
 
     kind: ClassVar[str] = "llm"
     model: str = "smollm2-135m-instruct"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
 
     class Out(BaseModel):
         text: Stream[str]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.models
 
 @pytest.fixture(scope="module")
 def chat() -> Chat:
-    return Chat(models.smollm2("smollm2-135m-instruct"))
+    return Chat(models.language_model(models.SMOLLM2))
 
 
 @settings(max_examples=200, deadline=None)

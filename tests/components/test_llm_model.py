@@ -16,7 +16,7 @@ def test_logits_are_those_of_transformers_own_attention() -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = models.smollm2("smollm2-135m-instruct")
+    folder = models.language_model(models.SMOLLM2)
     model = Model(folder, 256)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     with torch.inference_mode():

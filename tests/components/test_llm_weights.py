@@ -83,7 +83,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert models.cache_folder() == Path.home() / ".cache" / "cornstalk"
 
 
-@pytest.mark.parametrize("find", [models.whisper, models.smollm2, models.hibari])
+@pytest.mark.parametrize("find", [models.whisper, models.language_model, models.hibari])
 def test_what_this_release_does_not_know_is_refused(find: object) -> None:
     with pytest.raises(SetupError, match="no-such-model"):
         find("no-such-model")  # type: ignore[operator]

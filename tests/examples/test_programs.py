@@ -131,6 +131,7 @@ def test_debate(load: Load, rulings: list[str], winner: str) -> None:
     assert run.response.speeches == [f"{name}: speech {i + 1}" for i, name in enumerate(turns)]
     assert run.response.winner == winner
     assert len(run.graph.nodes) == 3 * len(rulings)
+    assert_uses(run, LLM(dtype="float32"), LLM(dtype="bfloat16"))
 
 
 # ------------------------------------------------------------ pick_tool
