@@ -23,20 +23,23 @@ def item_headers(item: WorkItem) -> dict[str, str]:
     return {**headers, TRACEPARENT: item.trace} if item.trace else headers
 
 
-async def publish_item(broker: Broker, item: WorkItem) -> None:
-    """Raises QueueFull when the component's lane (or the spool) is at its limit, PayloadTooLarge when the references in
+async def publish_item(broker: Broker, item: WorkItem) -> int:
+    """Where the item stands in its queue, whoever published it first.
+
+    Raises QueueFull when the component's lane (or the spool) is at its limit, PayloadTooLarge when the references in
     the item alone do not fit into a message.
     """
     data = encode(item)
     if len(data) > LARGEST:
         data = encode(await _without_large(broker, item))
-    await broker.publish_stored(
+    confirmed = await broker.publish_stored(
         work(item.component, item.lane),
         data,
         deadline=item.deadline,
         msg_id=f"{item.request}:{item.node}:{item.gen}",
         headers=item_headers(item),
     )
+    return confirmed.seq
 
 
 async def _without_large(broker: Broker, item: WorkItem) -> WorkItem:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from broker.pull import PullLoop
-from components.held import Slots
+from components.slots import Slots
 from components.streams import StreamOf
 from cornstalk.messages import Lane, WorkItem
 
@@ -55,7 +55,7 @@ class Stalls:
         finally:
             del self._readers[reader]
 
-    async def park(self, item: WorkItem, stream: StreamOf, ended: Callable[[str], Awaitable[bool]]) -> bool:
+    async def park(self, item: WorkItem, stream: StreamOf, ended: Callable[[], Awaitable[bool]]) -> bool:
         """Waits without a slot for the next piece, the end of the item's request, or its deadline.
 
         False if it is to be handed back instead: the worker drains, or too many are parked.
@@ -65,7 +65,7 @@ class Stalls:
         self._parked[item.lane] += 1
         piece = asyncio.create_task(stream.next_piece())
         try:
-            while not (self._closing or piece.done() or time.time() > item.deadline or await ended(item.request)):
+            while not (self._closing or piece.done() or time.time() > item.deadline or await ended()):
                 await asyncio.wait([piece], timeout=LOOK_EVERY)
         finally:
             self._parked[item.lane] -= 1

@@ -26,10 +26,12 @@ from broker.pull import Delivery, PullLoop
 from broker.subjects import LANES, finish, work_stream
 from broker.subjects import end as end_subject
 from components.call import ItemCall
+from components.cancels import Cancels
 from components.engine import Cancelled, Engine
-from components.held import Cancels, Keeper, Slots
 from components.inputs import Inputs, InputsLost
+from components.keeper import Keeper
 from components.outputs import Outputs
+from components.slots import Draining, Slots
 from components.stalls import Stalls
 from components.streams import ProducerLost, Stalled, reads_streams
 from components.suspects import Suspects
@@ -116,7 +118,11 @@ class Worker:
             await pull.start()
 
     async def drain(self, within: float) -> None:
-        """Stops pulling and lets running items end; what is left after `within` seconds is handed back by the will."""
+        """Stops pulling, hands back what has not started and lets running items end.
+
+        What is left after `within` seconds is handed back by the will.
+        """
+        self.slots.close()
         await self.stalls.close()
         for pull in self.pulls.values():
             await pull.stop()
@@ -167,16 +173,20 @@ class Worker:
                 async with self.slots.take(item.lane):
                     crash_at("worker.taken")
                     return await self.process(item, delivery, claimed)
+            except Draining as error:
+                raise HandBack(0.0) from error
             except Stalled as stalled:
                 log.info("parked: %s:%s reads a stream that does not go on", item.request, item.node)
-                if not await self.stalls.park(item, stalled.stream, self.cancels.ended):
+                if not await self.stalls.park(
+                    item, stalled.stream, lambda: self.cancels.ended(item.request, delivery.time)
+                ):
                     raise HandBack(STALLED_DELAY) from stalled
 
     async def process(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
         """pull -> (redelivered? look, suspect) -> attempt -> End -> ack."""
         attempt = secrets.token_hex(8)
         if delivery.delivered == 1:
-            if await self.cancels.ended(item.request):
+            if await self.cancels.ended(item.request, delivery.time):
                 end = self._end(item, attempt, "cancelled")
             else:
                 end = await self.attempt(item, attempt, delivery, claimed)

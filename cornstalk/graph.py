@@ -1,4 +1,4 @@
-"""The policy of Cornstalk: two pure functions from one request's stored facts to what must happen next.
+"""The policy of Cornstalk: pure functions from one request's stored facts to what must happen next.
 
 `decide(state, trigger)` is edge-triggered: the state must hold the trigger and every fact stored before it (a prefix of
 the log, or more). Then whoever handles the last input of a node sees all of its inputs, and nothing hangs; deciding
@@ -15,6 +15,7 @@ from msgspec import Struct
 from cornstalk.graph_state import State, fold
 from cornstalk.messages import (
     Accepted,
+    Cancel,
     Edge,
     End,
     Error,
@@ -31,7 +32,7 @@ from cornstalk.messages import (
     substitute,
 )
 
-__all__ = ["MAX_GENERATION", "Release", "State", "decide", "fold", "releasable"]
+__all__ = ["MAX_GENERATION", "Release", "State", "decide", "fold", "releasable", "unwanted"]
 
 MAX_GENERATION: Final = 6
 """A node of a higher generation fails: its data was lost too often."""
@@ -191,6 +192,22 @@ def releasable(state: State, trigger: Fact) -> list[Release]:
         if (end := state.ends.get((token, gen))) is not None
         and any(isinstance(x, Ref) for x in extensions(end.outputs))
     ]
+
+
+def unwanted(state: State, trigger: Fact) -> set[str]:
+    """Nodes whose work is waited for by nobody, because of the trigger: to be stopped, or taken out of their queues.
+
+    Those without an end when the request is cancelled or ended; and guesses that were cut off, unless a call that was
+    kept reads them. A hint, as `releasable` is: what goes on all the same costs only work.
+    """
+    match trigger:
+        case Cancel() | Finish():
+            near = set(state.nodes)
+        case Graph() if trigger.cuts:
+            near = {token for token in state.cuts if state.given_up(token)}
+        case _:
+            return set()
+    return {token for token in near if state.current_end(token) is None}
 
 
 def _unneeded(state: State, token: str) -> bool:

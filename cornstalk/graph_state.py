@@ -142,6 +142,10 @@ class State:
         end = self.current_end(token)
         return end is not None and end.outcome == "failed"
 
+    def given_up(self, token: str) -> bool:
+        """Whether a node is a guess that was cut off, and no call that was kept reads it."""
+        return token in self.cuts and self.cuts.issuperset(self.consumers.get(token, ()))
+
     def begun(self, token: str, output: str) -> bool:
         """Whether the current generation has a first piece of a stream output."""
         return (token, self.gen(token), output) in self.firsts

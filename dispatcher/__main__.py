@@ -21,6 +21,7 @@ from dispatcher.dispatch import Dispatcher
 from dispatcher.leader import SoftLeader
 from dispatcher.publisher import Publisher
 from dispatcher.purge import Purger
+from dispatcher.queued import Queued
 from dispatcher.recovery import Recovery
 from dispatcher.releases import Releases
 
@@ -50,12 +51,13 @@ class Service:
 
     def __init__(self, broker: Broker, config: Config) -> None:
         facts = Facts(broker)
-        publisher = Publisher(broker, facts)
+        queued = Queued(broker)
+        publisher = Publisher(broker, facts, queued)
         self._deadlines = Deadlines(facts, publisher)
         self._releases = Releases(broker)
         self._purger = Purger(broker, facts, config.grace, self._releases)
         self._recovery = Recovery(broker, facts, self._deadlines, self._purger)
-        self._dispatcher = Dispatcher(broker, facts, publisher, self._deadlines, self._purger, self._releases)
+        self._dispatcher = Dispatcher(broker, facts, publisher, self._deadlines, self._purger, self._releases, queued)
         self._leader = SoftLeader(broker, self._become)
         self._pulling = False
 

@@ -12,14 +12,15 @@ from broker.errors import Disconnected
 from broker.facts import Facts
 from broker.pull import Delivery, PullLoop
 from broker.subjects import DISPATCH, RUNS, cancel_hint, parse_run
-from cornstalk.graph import State, decide, releasable
-from cornstalk.messages import FACTS, Accepted, Cancel, Fact, Finish, Malformed, NewerVersion, decode
+from cornstalk.graph import State, decide, releasable, unwanted
+from cornstalk.messages import FACTS, Accepted, Fact, Finish, Malformed, NewerVersion, decode
 from cornstalk.usage import usage_of
 from dispatcher.deadletter import DeadLetters
 from dispatcher.deadlines import Deadlines
 from dispatcher.held import Held
 from dispatcher.publisher import Publisher
 from dispatcher.purge import Purger
+from dispatcher.queued import Queued
 from dispatcher.releases import Releases
 from dispatcher.state import StateCache
 
@@ -44,9 +45,10 @@ class Dispatcher:
         deadlines: Deadlines,
         purger: Purger,
         releases: Releases,
+        queued: Queued,
     ) -> None:
         self._broker, self._publisher = broker, publisher
-        self._deadlines, self._purger, self._releases = deadlines, purger, releases
+        self._deadlines, self._purger, self._releases, self._queued = deadlines, purger, releases, queued
         self._cache = StateCache(facts)
         self._held = Held(publisher)
         self._dead_letters = DeadLetters(broker, publisher)
@@ -91,12 +93,16 @@ class Dispatcher:
         elif isinstance(fact, Finish):
             self._deadlines.drop(request)
             self._purger.add(request, state.accepted)
-        if isinstance(fact, (Cancel, Finish)) and state.open():
+        if gone := unwanted(state, fact):
+            self._queued.remove(request, gone)
             with suppress(Disconnected):  # then work that nobody needs goes on to its end
                 await self._broker.publish_core(cancel_hint(request))
+        if isinstance(fact, Finish):
+            self._queued.forget(request)
 
     async def close(self, timeout: float) -> None:
         """Stops pulling and ends what is under way; the rest is redelivered."""
         await self.pulls.stop()
         await self.pulls.join(timeout)
         await self._held.close()
+        await self._queued.close()

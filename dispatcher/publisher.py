@@ -26,6 +26,7 @@ from broker.work import publish_item
 from cornstalk.graph import DISPATCHER, Decision
 from cornstalk.messages import Accepted, End, Error, Finish, WorkItem, encode
 from cornstalk.usage import RequestUsage
+from dispatcher.queued import Queued
 
 log = logging.getLogger(__name__)
 tracer = trace.get_tracer("cornstalk.dispatcher")
@@ -48,8 +49,8 @@ def _context(item: WorkItem) -> Context | None:
 class Publisher:
     """Stateless: publishing twice, or from two dispatchers, is harmless."""
 
-    def __init__(self, broker: Broker, facts: Facts) -> None:
-        self._broker, self._facts = broker, facts
+    def __init__(self, broker: Broker, facts: Facts, queued: Queued) -> None:
+        self._broker, self._facts, self._queued = broker, facts, queued
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def publish(self, accepted: Accepted, decisions: Sequence[Decision]) -> list[Decision]:
@@ -85,7 +86,8 @@ class Publisher:
 
     async def _store_item(self, accepted: Accepted, item: WorkItem) -> None:
         try:
-            await publish_item(self._broker, item)
+            seq = await publish_item(self._broker, item)
+            self._queued.note(item.request, item.node, item.gen, item.component, seq)
         except PayloadTooLarge as error:
             cause = Error(code="item_too_large", message=str(error), component=item.component, node=item.node)
             end = End(node=item.node, gen=item.gen, attempt=DISPATCHER, outcome="failed", error=cause)

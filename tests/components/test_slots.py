@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.held import BURST, SHARE, Slots
+from components.slots import BURST, SHARE, Draining, Slots
 from cornstalk.messages import Lane
 
 LANES = st.sampled_from(["interactive", "batch"])
@@ -173,3 +173,22 @@ async def test_one_slot_is_shared_too() -> None:
         await batch
     assert load.started.count("batch") == 60
     assert load.share() >= 0.045
+
+
+async def test_what_has_not_started_when_the_slots_close_never_starts() -> None:
+    slots, ended = Slots(1), []
+
+    async def item(lane: Lane) -> None:
+        async with slots.take(lane):
+            ended.append(lane)
+
+    async with slots.take("interactive"):
+        waiting = [asyncio.create_task(item("interactive")), asyncio.create_task(item("batch"))]
+        await asyncio.sleep(0)
+        slots.close()
+        with pytest.raises(Draining):
+            await item("batch")
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Draining, Draining]
+    assert ended == []
+    assert slots.running == {"interactive": 0, "batch": 0}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cornstalk.graph import MAX_GENERATION, Release, State, decide, fold, releasable
+from cornstalk.graph import MAX_GENERATION, Release, State, decide, fold, releasable, unwanted
 from cornstalk.messages import (
     Accepted,
     Cancel,
@@ -269,3 +269,14 @@ def test_a_node_with_a_stream_or_without_consumers_keeps_its_tensors_to_the_end(
     closing = graph(index=1, closed=True)
     g = graph(node("x"), node("y", T("x"), outputs={"t": "tensor"}))
     assert releasable(fold([ACCEPTED, g, done("x"), closing, done("y")]), done("y")) == []
+
+
+def test_nobody_wants_what_is_open_when_the_request_ends_nor_a_guess_that_no_kept_call_reads() -> None:
+    nodes = graph(node("a"), node("b"), node("guess"), node("read"), node("kept", Edge("read", "v", False)))
+    cut = graph(index=1, cuts=("guess", "read"))
+    facts: list[Fact] = [ACCEPTED, nodes, done("a"), cut]
+    assert unwanted(fold(facts), cut) == {"guess"}
+    assert unwanted(fold([*facts, done("guess")]), cut) == set()
+    assert unwanted(fold(facts), nodes) == unwanted(fold(facts), done("a")) == set()
+    for over in (Cancel(), Finish(status="done")):
+        assert unwanted(fold([*facts, over]), over) == {"b", "guess", "read", "kept"}
