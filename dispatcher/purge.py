@@ -12,7 +12,7 @@ from broker.errors import BrokerError
 from broker.facts import Facts
 from broker.lifetimes import FACT_GRACE
 from broker.reads import last_stored
-from broker.subjects import BATCH, batch_result
+from broker.subjects import BATCH, USAGE, batch_result, usage
 from cornstalk.messages import Accepted
 from dispatcher.releases import Releases
 from dispatcher.timers import Timers
@@ -34,14 +34,15 @@ class Purger:
     came late may have committed after it. `run.<r>.end` stays as tombstone until its TTL. The list is memory only,
     rebuilt from the stored ends when a dispatcher becomes active (recovery.py); what is never purged goes by TTL.
 
-    The request of a batch row is purged soon after its result is stored, and not before: nobody resumes it, and there
-    may be thousands of them.
+    The request of a batch row is purged soon after its result and its usage are stored, and not before: nobody resumes
+    it, and there may be thousands of them.
     """
 
     def __init__(self, broker: Broker, facts: Facts, grace: float, releases: Releases) -> None:
         self._broker, self._facts, self._grace, self._releases = broker, facts, grace, releases
         self._timers = Timers()
-        self._results: dict[str, tuple[str, float]] = {}  # request of a row -> (its result, until when it may come)
+        self._awaited: dict[str, tuple[tuple[tuple[str, str], ...], float]] = {}
+        """By the request of a row: what must be stored of it, (stream, subject), and until when that may come."""
 
     def add(self, request: str, accepted: Accepted | None, finished: float | None = None) -> None:
         """`finished`: when its end was stored, Unix seconds; now by default."""
@@ -49,10 +50,9 @@ class Purger:
             return
         at = time.time() if finished is None else finished
         if accepted is not None and accepted.row is not None:
-            self._results[request] = (
-                batch_result(accepted.row.job, accepted.row.row),
-                accepted.deadline + FACT_GRACE,
-            )
+            result = batch_result(accepted.row.job, accepted.row.row)
+            awaited = ((BATCH, result), (USAGE, usage(accepted.app, request)))
+            self._awaited[request] = (awaited, accepted.deadline + FACT_GRACE)
             at += min(self._grace, ROW_GRACE)
         else:
             at += max(self._grace, accepted.resume_grace if accepted else 0.0)
@@ -71,9 +71,10 @@ class Purger:
             await asyncio.sleep(PAUSE)
 
     async def _purge(self, request: str) -> None:
-        result, until = self._results.get(request, ("", 0.0))
-        if time.time() < until and await last_stored(self._broker, BATCH, result) is None:
-            self._timers.add(request, time.time() + ROW_GRACE)
-            return
+        awaited, until = self._awaited.get(request, ((), 0.0))
+        for stream, subject in awaited:
+            if time.time() < until and await last_stored(self._broker, stream, subject) is None:
+                self._timers.add(request, time.time() + ROW_GRACE)
+                return
         await self._facts.purge(request)
-        self._results.pop(request, None)
+        self._awaited.pop(request, None)

@@ -13,13 +13,16 @@ from msgspec.structs import replace
 from broker.absent import put_if_absent
 from broker.connection import HEADER_ROOM, Broker
 from broker.crash import crash_at
-from broker.errors import RequestEnded, UploadGone
+from broker.errors import ReadTimeout, RequestEnded, UploadGone
 from broker.facts import Facts
 from broker.subjects import BATCH, ROW_STATUS, ROW_USAGE, batch_result, batch_result_part
+from broker.subjects import finish as finish_subject
 from cornstalk.batch import Result, encoded, row_request
 from cornstalk.graph import State
 from cornstalk.messages import Accepted, Encoding, Error, Finish, Row, Status, Usage
-from gateway.answers import read_state, whole_response
+from cornstalk.usage import usage_of
+from gateway.answers import whole_response
+from gateway.history import History
 from gateway.values import Values
 
 STORE_WAIT: Final = 5.0
@@ -38,14 +41,16 @@ class Results:
 
     async def of_request(self, accepted: Accepted, row: Row, finish: Finish) -> None:
         """The request of a row has ended: its result is stored when this returns. Raises BrokerError."""
-        state = await read_state(self._facts, accepted.request)
+        state = await self._state(accepted.request)
+        if state.accepted is None:
+            return  # purged, so it has a result
         result = Result(
             job=row.job,
             row=row.row,
             status=finish.status,
             error=finish.error if finish.status != "done" else None,
             request=accepted.request,
-            usage=total(end.usage for end in state.ends.values()),
+            usage=total(node.usage for node in usage_of(state).nodes),
             times=finish.times or {"accepted": accepted.accepted_at},
         )
         if finish.status == "done":
@@ -53,6 +58,13 @@ class Results:
         elif finish.error is None:
             result = replace(result, error=Error(code=finish.status, message=f"the request ended {finish.status}"))
         await self._put(result, row.encoding)
+
+    async def _state(self, request: str) -> State:
+        """The facts of a request that has ended, up to its end at least."""
+        ended = await self._facts.last(finish_subject(request))
+        if ended is None:
+            raise ReadTimeout("the end of the request is gone: it is driven again")
+        return History(await self._facts.read(request, containing=ended.seq)).state
 
     async def without_request(self, job: str, row: int, encoding: Encoding, status: Status, error: Any) -> None:
         """A row that never ran. `error` as clients get it. Raises BrokerError."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from broker.requests import Message
-from broker.subjects import ALL_CANCEL_HINTS, SIDECAR_SHARE, accepted, cancel, cancel_hint, release_hint
+from broker.subjects import ALL_CANCEL_HINTS, SIDECAR_SHARE, accepted, batch_result, cancel, cancel_hint, release_hint
 from broker.subjects import graph as graph_subject
-from cornstalk.messages import Edge, Graph, encode
+from cornstalk.messages import Edge, Graph, Row, encode
 from sidecar.messages import Release, Share, decode_releases
 from tests.dispatcher.harness import Bench, a_ref, node, value_of
 from tests.waiting import eventually
@@ -40,6 +40,21 @@ async def test_deadlines_and_purges_survive_the_dispatcher_that_knew_them(bench:
 
 async def gone(bench: Bench, request: str) -> bool:
     return await bench.facts.last(accepted(request)) is None
+
+
+async def test_the_request_of_a_batch_row_is_purged_once_its_result_is_stored(bench: Bench) -> None:
+    first, _ = await bench.two_dispatchers("--grace", "0.3")
+    row, other, plain = await bench.accept(row=Row(job="j", row=7)), await bench.accept(), await bench.accept()
+    for request in (row, other):
+        await bench.finish(request)
+    await eventually(lambda: gone(bench, other))
+    first.kill()
+    await first.gone()
+    await bench.finish(plain)
+    await eventually(lambda: gone(bench, plain))
+    assert not await gone(bench, row), "its result is not stored, whichever dispatcher looks"
+    await bench.broker.publish_stored(batch_result("j", 7), b"{}", deadline=time.time() + 5)
+    await eventually(lambda: gone(bench, row), within=10.0)
 
 
 async def test_a_finished_request_is_purged_after_its_grace_and_leaves_its_end_and_cancel(bench: Bench) -> None:
