@@ -196,6 +196,10 @@ class ChunkReader:
         self._total = total
         self._tail.finish()
 
+    def finish(self) -> None:
+        """Nothing more will be stored: the iteration ends with what is stored by now."""
+        self._tail.finish()
+
     async def close(self) -> None:
         """Ends the iteration. Idempotent."""
         await self._tail.close()

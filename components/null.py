@@ -107,7 +107,10 @@ class NullEngine:
     async def _answer(self, call: Call) -> dict[str, Any]:
         mark = digest(self.task.name, call.inputs)
         if isinstance(self.task, NullStream):
-            return {"pieces": await self._stream(call, mark)}
+            pieces = await self._stream(call, mark)
+            if call.inputs["fail"]:
+                raise EngineError("asked to fail", code="asked_to_fail")
+            return {"pieces": pieces}
         await self._serve(call)
         if isinstance(self.task, NullTensor):
             if call.inputs["fail"] == "diverge":

@@ -6,6 +6,7 @@ Rules 22 and 23 of notes/record.md. All pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -19,6 +20,14 @@ from cornstalk.types import STREAM
 from cornstalk.values import no_reference, wire
 
 
+@dataclass(frozen=True)
+class Head:
+    """A response that has begun: its plain fields, and which output each of its stream fields comes from."""
+
+    response: Any
+    streams: dict[str, tuple[str, str]]  # field path -> (node token, output)
+
+
 class Field(NamedTuple):
     """One leaf of a response: where it stands ("parts.0.text"), and whether it may stream."""
 
@@ -28,12 +37,12 @@ class Field(NamedTuple):
 
 
 def fields(value: Any) -> Iterator[Field]:
-    """The stream fields and the pending values of a response, in order."""
+    """The stream fields of a response, and the values in it that still arrive, in order."""
     return _fields(value, "", False)
 
 
 def _fields(value: Any, path: str, stream: bool) -> Iterator[Field]:
-    if stream or is_pending(value):
+    if stream or is_pending(value) or isinstance(value, LiveStream):
         yield Field(path, value, stream)
     elif isinstance(value, BaseModel):
         declared = type(value).model_fields
@@ -50,6 +59,21 @@ def _fields(value: Any, path: str, stream: bool) -> Iterator[Field]:
 
 def _join(path: str, name: Any) -> str:
     return f"{path}.{name}" if path else str(name)
+
+
+def replaced(value: Any, new: Mapping[str, Any], path: str = "") -> Any:
+    """A copy of a response with other values at some field paths."""
+    if path in new:
+        return new[path]
+    if path and not any(p.startswith(f"{path}.") for p in new):
+        return value
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={n: replaced(v, new, _join(path, n)) for n, v in value.__dict__.items()})
+    if isinstance(value, (list, tuple)):
+        return type(value)([replaced(member, new, _join(path, i)) for i, member in enumerate(value)])
+    if isinstance(value, dict):
+        return {key: replaced(member, new, _join(path, key)) for key, member in value.items()}
+    return value
 
 
 def open_refs(value: Any) -> list[Source]:

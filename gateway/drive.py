@@ -22,10 +22,10 @@ from cornstalk.errors import CornstalkError
 from cornstalk.large import Spooled, without_large
 from cornstalk.live import LiveRequest
 from cornstalk.messages import Error, Finish
-from cornstalk.response import stored_response
+from cornstalk.response import Head, stored_response
 from cornstalk.traces import where
 from gateway.journal import Journal
-from gateway.part import Ended, Head, Part
+from gateway.part import Ended, Part
 from gateway.session import Served
 
 log = logging.getLogger(__name__)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from broker.crash import crash_at
 from cornstalk.record import Outcome, Pass
-from cornstalk.response import begins, same_response, stream_fields
+from cornstalk.response import Head, begins, same_response, stream_fields
 from cornstalk.task import CompositeTask
 from gateway.journal import Journal
 from gateway.watchdog import Watchdog
@@ -16,14 +15,6 @@ from gateway.watchdog import Watchdog
 
 class Ended(Exception):
     """Raised where a request is driven whose Finish is stored already, by whomever."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """A response that has begun: its plain fields, and which output each of its stream fields comes from."""
-
-    response: Any
-    streams: dict[str, tuple[str, str]]  # field path -> (node token, output)
 
 
 class Part:

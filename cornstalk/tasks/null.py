@@ -65,7 +65,10 @@ class NullTensor(_Null):
 
 
 class NullStream(_Null):
-    """A text stream of `pieces` digests of 16 characters, or one for each 16 characters of `source`, as they arrive."""
+    """A text stream of `pieces` digests of 16 characters, or one for each 16 characters of `source`, as they arrive.
+
+    `fail="raise"` ends it with an EngineError after its pieces.
+    """
 
     class Out(BaseModel):
         text: Stream[str]
@@ -79,5 +82,6 @@ class NullStream(_Null):
         source: Stream[str] = "",
         pieces: int = 0,
         service_ms: float = 0.0,  # before each piece
+        fail: str = "",
     ) -> Out:
         raise NotImplementedError

@@ -50,6 +50,13 @@ async def test_a_failed_composite_is_caught_at_its_await(stack: Stack) -> None:
     assert answer.json()["response"] == answer_to("f", error="asked_to_fail")
 
 
+@pytest.mark.parametrize("how", ["read", "whole"])
+async def test_a_stream_that_fails_half_way_ends_the_request_with_its_error(stack: Stack, how: str) -> None:
+    answer = await stack.clients[0].post("/apps/served", json={"text": "b", "breaks": how, "service_ms": 20})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["code"] == "asked_to_fail"
+
+
 async def test_a_stream_is_passed_on_as_it_comes(stack: Stack) -> None:
     response = await stack.clients[0].post(
         "/apps/served",

@@ -13,6 +13,7 @@ class Ask(BaseModel):
     pieces: int = 4
     service_ms: float = 0.0
     fail: bool = False
+    breaks: str = ""  # "read" or "whole": how a stream is taken that fails after its pieces
 
 
 class Reply(BaseModel):
@@ -27,6 +28,7 @@ class Line(BaseModel):
     pieces: int = 0
     service_ms: float = 0.0
     fail: str = ""
+    breaks: bool = False
 
 
 class Spoken(BaseModel):
@@ -42,7 +44,8 @@ class Talk(CompositeTask):
         mark = self.head(text=line.text, fail=line.fail).digest
         if mark[0] == "0":
             mark = self.head(text=mark).digest
-        text = self.talker(text=line.text, pieces=line.pieces, service_ms=line.service_ms).text
+        fail = "raise" if line.breaks else ""
+        text = self.talker(text=line.text, pieces=line.pieces, service_ms=line.service_ms, fail=fail).text
         return Spoken(mark=mark, text=text)
 
 
@@ -58,6 +61,12 @@ async def serve(q: Ask) -> Reply:
     if q.fail:
         try:
             await talk(Line(text=q.text, fail="raise"))
+        except TaskError as failed:
+            error = failed.error.code
+    if q.breaks:
+        broken = await talk(Line(text=q.text, pieces=3, service_ms=q.service_ms, breaks=True))
+        try:
+            read += await broken.text if q.breaks == "whole" else "".join([p async for p in chunks(broken.text)])
         except TaskError as failed:
             error = failed.error.code
     last = await talk(Line(text=first.mark + second.mark, pieces=q.pieces, service_ms=q.service_ms))
