@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     idle       nothing to do for the cooldown: to zero
     start      something to do: from zero to one
     zero       nothing to do, and no worker
-    slots      no worker has said yet how many items it takes at once, which would be the target
+    slots      something to do, and no worker has said yet how many items it takes, which would be the target
     """
 
     replicas: int
@@ -76,11 +76,11 @@ class Autoscaler:
     def _between(self, policy: ScalePolicy, now: float, items: int, replicas: int) -> Verdict:
         """The HPA's part."""
         low, high = max(1, policy.min), policy.max
-        if not policy.target:
+        if items and not policy.target:
             kept = max(low, min(high, replicas))
             return Verdict(kept, kept, "slots", "no worker has said yet how many items it takes at once")
-        steady = abs(items / (policy.target * replicas) - 1) <= TOLERANCE
-        asked = replicas if steady else math.ceil(items / policy.target)
+        steady = items > 0 and abs(items / (policy.target * replicas) - 1) <= TOLERANCE
+        asked = replicas if steady else math.ceil(items / policy.target) if items else 0
         rule: Rule = "tolerance" if steady else "target"
         highest = self._highest_asked(now, min(asked, high), policy.window)
         allowed = self._allowed(now, replicas)
@@ -115,7 +115,7 @@ class Autoscaler:
 def _why(policy: ScalePolicy, items: int, replicas: int, asked: int, rule: Rule, settled: int) -> str:
     if rule == "tolerance":
         return f"{_items(items)}: within 10 % of {policy.target} for each of {replicas}"
-    asks = f"{_items(items)}, {policy.target} for each worker: {asked}"
+    asks = f"{_items(items)}, {policy.target} for each worker: {asked}" if items else "no item: 0"
     more = {
         "window": f"; {settled} were asked for within {policy.window} s",
         "rate": f"; at most {settled} within {PERIOD:.0f} s",

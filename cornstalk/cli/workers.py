@@ -89,7 +89,8 @@ class Workers:
         self._kept[key] = kept
 
     def _drain(self, key: Key) -> None:
-        self._leaving[key] = self._kept.pop(key)
+        kept = self._leaving[key] = self._kept.pop(key)
+        log.info("%s drains", kept.process.name)
         task = asyncio.get_running_loop().create_task(self._leave(key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -53,6 +53,7 @@ def first(items: int, replicas: int, **given: Any) -> Verdict:
         (400, 2, {"target": 0}, 2, "slots"),
         (400, 1, {"target": 0, "min": 2}, 2, "slots"),
         (1, 0, {"target": 0}, 1, "start"),
+        (0, 2, {"target": 0}, 1, "cooldown"),
     ],
 )
 def test_one_step(items: int, replicas: int, given: dict[str, int], then: int, rule: str) -> None:
@@ -65,7 +66,7 @@ def test_a_reason_has_the_figures() -> None:
     assert first(400, 2).why == "400 items, 4 for each worker: 100; at most 6 within 15 s"
     assert first(1, 0).why == "1 item, more than 0: the first worker"
     assert first(0, 1, cooldown=0).why == "no item for 0 s: none"
-    assert first(0, 1).why == "0 items, 4 for each worker: 0; the last one stays until there was no item for 60 s"
+    assert first(0, 1).why == "no item: 0; the last one stays until there was no item for 60 s"
 
 
 def test_the_highest_number_of_the_window_holds() -> None:
