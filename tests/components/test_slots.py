@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,6 +174,24 @@ async def test_one_slot_is_shared_too() -> None:
         await batch
     assert load.started.count("batch") == 60
     assert load.share() >= 0.045
+
+
+def test_a_batch_item_starts_once_the_slots_before_it_are_free_though_nothing_else_happens() -> None:
+    """On the loop of real workers, whose clock may stand a rounding before the time that a timer was set for."""
+
+    async def scenario() -> None:
+        slots = Slots(2)
+        async with slots.take("interactive"), slots.take("interactive"):
+            pass
+        async with slots.take("batch"):
+            pass
+
+    async def scenarios() -> None:
+        async with asyncio.timeout(5):
+            for _ in range(20):
+                await scenario()
+
+    uvloop.run(scenarios())
 
 
 async def test_what_has_not_started_when_the_slots_close_never_starts() -> None:
