@@ -23,6 +23,7 @@ BUILT_IN: Final = {
     "cornstalk.tasks.llm:LLM": "components.llm.transformers_engine:TransformersEngine",
     "cornstalk.tasks.reading:ReadText": "components.ocr.rapid:RapidOcr",
     "cornstalk.tasks.reading:CountPages": "components.ocr.pages:PageCounter",
+    "cornstalk.tasks.reading:SampleFrames": "components.ocr.frames:FrameSampler",
     "cornstalk.tasks.speech:TextToSpeech": "components.generator.hibari:HibariEngine",
 }
 

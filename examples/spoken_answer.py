@@ -1,19 +1,21 @@
-"""A question, spoken, written or in a picture, is answered in text and in speech.
+"""A question, spoken, written, in a picture or in a video, is answered in text and in speech.
 
     cornstalk deploy examples/spoken_answer.py
     cornstalk invoke spoken_answer "What is the capital of France?" --save answer.wav
     cornstalk invoke spoken_answer --audio question.wav --save answer.wav
     cornstalk invoke spoken_answer --image question.png --save answer.wav
+    cornstalk invoke spoken_answer --video question.mp4 --save answer.wav
 
 Text begins to arrive while the model still writes, speech while the text still arrives. A written question makes no
-work for the ear or the eye; with `speak` false there is none for the voice.
+work for the ear or the eye; with `speak` false there is none for the voice. Frames of videos are read by the workers
+that read pictures.
 """
 
 from pydantic import BaseModel, model_validator
 
 from cornstalk import App, CompositeTask, Stream
-from cornstalk.media import AudioUpload, ImageUpload
-from cornstalk.tasks import LLM, Ear, ReadText, TextToSpeech
+from cornstalk.media import AudioUpload, ImageUpload, VideoUpload
+from cornstalk.tasks import LLM, Ear, ReadText, TextToSpeech, Watcher
 from cornstalk.types import Audio
 
 
@@ -22,12 +24,14 @@ class Question(BaseModel):
     audio: AudioUpload | None = None
     image: ImageUpload | None = None
     """A picture with the question in it."""
+    video: VideoUpload | None = None
+    """A video that shows the question, at once or bit by bit."""
     speak: bool = True
 
     @model_validator(mode="after")
     def exactly_one(self) -> "Question":
-        if sum(given is not None for given in (self.text, self.audio, self.image)) != 1:
-            raise ValueError("give exactly one of text, audio and image")
+        if sum(given is not None for given in (self.text, self.audio, self.image, self.video)) != 1:
+            raise ValueError("give exactly one of text, audio, image and video")
         return self
 
 
@@ -41,6 +45,7 @@ class Answer(BaseModel):
 class SpokenAnswer(CompositeTask):
     ear = Ear()
     eye = ReadText()
+    watcher = Watcher()
     mind = LLM()
     voice = TextToSpeech()
 
@@ -56,6 +61,8 @@ class SpokenAnswer(CompositeTask):
             return self.ear(q.audio)
         if q.image is not None:
             return self.eye(image=q.image).text
+        if q.video is not None:
+            return "\n".join(shown.text for shown in self.watcher(q.video))
         return q.text
 
 

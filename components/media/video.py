@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -57,41 +57,62 @@ class _Index:
         return self.keys[max(0, bisect_right(self.keys, pts) - 1)]
 
 
-def sample_frames(data: bytes, *, count: int = 0, fps: float = 0.0) -> Frames:
-    """RGB uint8 [n, h, w, 3], upright as the file says: `count` frames, each in the middle of an equal part of the
-    whole time, or `fps` of each second from its first frame on. No frame is given twice.
+class Sampled(NamedTuple):
+    """Frames uint8 [n, h, w, 3], RGB, upright as the file says, and the seconds from the first of the video to each."""
+
+    frames: Frames
+    times: list[float]
+
+
+def sample_frames(data: bytes, *, count: int = 0, fps: float = 0.0, side: int = 0) -> Sampled:
+    """`count` frames, each in the middle of an equal part of the whole time, or `fps` of each second from its first
+    frame on; of both that which gives fewer. No frame is given twice. With `side` none is longer or wider than that.
 
     Raises EngineError: too_long over MAX_SECONDS, too_large over MAX_PIXELS or MAX_BYTES, both told before decoding;
-    bad_video for what is no video, or breaks off. ValueError unless one of `count` and `fps` is given.
+    bad_video for what is no video, or breaks off. ValueError unless `count` or `fps` is given.
     """
-    if count < 0 or fps < 0 or (count > 0) == (fps > 0):
-        raise ValueError("give either count or fps")
+    if count < 0 or fps < 0 or count == fps == 0:
+        raise ValueError("give count, fps or both")
     with opened(data, "video") as container:
         stream = first_of(container.streams.video, "video")
         index = _Index(container, stream)
         if index.seconds > MAX_SECONDS:
             raise EngineError(f"the video lasts {index.seconds:.1f} s; the limit is {MAX_SECONDS:g} s", "too_long")
         wanted = _wanted(index, count, fps)
-        _check_size(stream.width, stream.height, len(wanted))
-        return np.stack(list(_decoded(container, stream, index, wanted)))
+        size = _size(stream.width, stream.height, side)
+        _check_size(stream.width, stream.height, size, len(wanted))
+        frames = np.stack(list(_decoded(container, stream, index, wanted, size)))
+        return Sampled(frames, [round((pts - index.shown[0]) * index.base, 3) for pts in wanted])
 
 
 def _wanted(index: _Index, count: int, fps: float) -> list[int]:
     if fps:
-        return index.each(1 / fps)
+        each = index.each(1 / fps)
+        if not count or len(each) <= count:
+            return each
     count = min(count, len(index.shown))
     times = [(i + 0.5) * index.seconds / count for i in range(count)]
     return list(dict.fromkeys(index.at(when) for when in times))
 
 
-def _check_size(width: int, height: int, frames: int) -> None:
+def _size(width: int, height: int, side: int) -> tuple[int, int]:
+    """In which it is handed out; the shape is kept."""
+    longest = max(width, height)
+    if not side or longest <= side:
+        return width, height
+    return max(1, width * side // longest), max(1, height * side // longest)
+
+
+def _check_size(width: int, height: int, given: tuple[int, int], frames: int) -> None:
     if width * height > MAX_PIXELS:
         raise EngineError(f"the video has {width} x {height} pixels; {MAX_PIXELS} can be read", "too_large")
-    if (size := width * height * 3 * frames) > MAX_BYTES:
-        raise EngineError(f"{frames} frames of {width} x {height} are {size} bytes of {MAX_BYTES}", "too_large")
+    if (size := given[0] * given[1] * 3 * frames) > MAX_BYTES:
+        raise EngineError(f"{frames} frames of {given[0]} x {given[1]} are {size} bytes of {MAX_BYTES}", "too_large")
 
 
-def _decoded(container: Any, stream: Any, index: _Index, wanted: Sequence[int]) -> Iterator[Frames]:
+def _decoded(
+    container: Any, stream: Any, index: _Index, wanted: Sequence[int], size: tuple[int, int]
+) -> Iterator[Frames]:
     """Goes to the key frame before each wanted one, unless it is on the way there already."""
     at: int | None = None
     frames: Iterator[Any] = iter(())
@@ -104,4 +125,5 @@ def _decoded(container: Any, stream: Any, index: _Index, wanted: Sequence[int]) 
         if frame is None:
             raise EngineError(f"the video breaks off before {(pts - index.shown[0]) * index.base:.2f} s", "bad_video")
         at = frame.pts
-        yield np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90)
+        pixels = frame.reformat(width=size[0], height=size[1], format="rgb24").to_ndarray()
+        yield np.rot90(pixels, frame.rotation // 90)

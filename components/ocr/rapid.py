@@ -90,9 +90,20 @@ class RapidOcr:
         return [{"text": text, "score": float(score), "box": box.tolist()} for text, score, box in pieces]
 
 
-def _decoded(data: bytes, page: int) -> Pixels:
-    pixels = decode_image(data, page=page)
+def _decoded(image: bytes | np.ndarray[Any, Any], page: int) -> Pixels:
+    pixels = decode_image(image, page=page) if isinstance(image, bytes) else _one_of(image, page)
     height, width = pixels.shape[:2]
     if max(height, width) > _SHAPE * min(height, width):
         raise EngineError(f"the picture is {width} x {height}, too narrow to hold text", "bad_image")
     return pixels
+
+
+def _one_of(pictures: np.ndarray[Any, Any], page: int) -> Pixels:
+    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3 or 0 in pictures.shape:
+        raise EngineError(
+            f"pictures are {pictures.dtype} {list(pictures.shape)}, not uint8 [n, height, width, 3]", "bad_image"
+        )
+    if not 0 <= page < len(pictures):
+        raise EngineError(f"there is no picture {page} of {len(pictures)}", "bad_page")
+    found: Pixels = pictures[page]
+    return found

@@ -2,7 +2,18 @@
 
 from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
 from cornstalk.tasks.llm import LLM
-from cornstalk.tasks.reading import CountPages, ReadText
+from cornstalk.tasks.reading import CountPages, ReadText, SampleFrames, Shown, Watcher
 from cornstalk.tasks.speech import TextToSpeech
 
-__all__ = ["LLM", "AudioEncoder", "CountPages", "Ear", "ReadText", "TextToSpeech", "Transcriber"]
+__all__ = [
+    "LLM",
+    "AudioEncoder",
+    "CountPages",
+    "Ear",
+    "ReadText",
+    "SampleFrames",
+    "Shown",
+    "TextToSpeech",
+    "Transcriber",
+    "Watcher",
+]

@@ -14,6 +14,7 @@ from cornstalk.types import Upload
 
 SOUND = Upload("0" * 64, 4, "audio/wav")
 PICTURE = Upload("1" * 64, 4, "image/png")
+VIDEO = Upload("2" * 64, 4, "video/mp4")
 
 
 def load(name: str) -> App:
@@ -33,7 +34,7 @@ def test_both_apps_hear_with_the_same_ear() -> None:
     assert set(transcribe) < set(spoken)
     assert {type(t).__name__ for t in transcribe.values()} == {"AudioEncoder", "Transcriber"}
     names = {type(t).__name__ for t in spoken.values()}
-    assert names == {"AudioEncoder", "Transcriber", "ReadText", "LLM", "TextToSpeech"}
+    assert names == {"AudioEncoder", "Transcriber", "ReadText", "SampleFrames", "LLM", "TextToSpeech"}
 
 
 def test_the_demo_speaks_with_the_voice_of_the_answer() -> None:
@@ -47,6 +48,7 @@ def test_a_question_makes_work_only_for_the_sense_it_needs() -> None:
     assert kinds(app, text="hello", speak=False) == {"LLM"}
     assert kinds(app, audio=SOUND) == {"AudioEncoder", "Transcriber", "LLM", "TextToSpeech"}
     assert kinds(app, image=PICTURE, speak=False) == {"ReadText", "LLM"}
+    assert kinds(app, video=VIDEO) == {"SampleFrames"}  # how many frames there are is not known before
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,10 @@ def test_a_question_makes_work_only_for_the_sense_it_needs() -> None:
         {"text": "a", "audio": SOUND},
         {"text": "a", "image": PICTURE},
         {"audio": SOUND, "image": PICTURE},
+        {"image": PICTURE, "video": VIDEO},
         {"text": "a", "colour": "red"},
     ],
 )
-def test_a_question_is_exactly_one_of_text_audio_and_image(request_: dict[str, Any]) -> None:
+def test_a_question_is_exactly_one_of_text_audio_image_and_video(request_: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         load("spoken_answer.py").request(request_)

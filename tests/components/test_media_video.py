@@ -55,7 +55,7 @@ def test_every_format_gives_its_frames(name: str) -> None:
     options, media_type = FORMATS[name]
     data = video(frames(), **options)  # type: ignore[arg-type]
     assert sniff(data) == media_type
-    sampled = sample_frames(data, count=4)
+    sampled = sample_frames(data, count=4).frames
     assert (sampled.shape, sampled.dtype) == ((4, 48, 64, 3), np.uint8)
     assert numbers(sampled) == [2, 7, 12, 17]
     assert {black_corner(f) for f in sampled} == {"tl"}
@@ -64,26 +64,51 @@ def test_every_format_gives_its_frames(name: str) -> None:
 @pytest.mark.parametrize("key", [1, 5, 100])
 def test_the_same_frames_wherever_the_key_frames_are(key: int) -> None:
     data = video(frames(), key=key)
-    assert numbers(sample_frames(data, count=1)) == [10]
-    assert numbers(sample_frames(data, count=20)) == list(range(20))
-    assert numbers(sample_frames(data, count=1_000_000_000)) == list(range(20))
-    assert numbers(sample_frames(data, fps=1)) == [0, 10]
-    assert numbers(sample_frames(data, fps=4)) == [0, 2, 5, 7, 10, 12, 15, 17]
-    assert numbers(sample_frames(data, fps=10)) == numbers(sample_frames(data, fps=1e9)) == list(range(20))
-    assert numbers(sample_frames(data, fps=0.001)) == [0]
+    assert numbers(sample_frames(data, count=1).frames) == [10]
+    assert numbers(sample_frames(data, count=20).frames) == list(range(20))
+    assert numbers(sample_frames(data, count=1_000_000_000).frames) == list(range(20))
+    assert numbers(sample_frames(data, fps=1).frames) == [0, 10]
+    assert numbers(sample_frames(data, fps=4).frames) == [0, 2, 5, 7, 10, 12, 15, 17]
+    assert (
+        numbers(sample_frames(data, fps=10).frames) == numbers(sample_frames(data, fps=1e9).frames) == list(range(20))
+    )
+    assert numbers(sample_frames(data, fps=0.001).frames) == [0]
 
 
 @pytest.mark.parametrize(("quarters", "corner"), [(1, "tr"), (2, "br"), (3, "bl")])
 def test_a_video_of_a_phone_is_upright(quarters: int, corner: str) -> None:
-    sampled = sample_frames(turned(video(frames()), quarters), count=2)
+    sampled = sample_frames(turned(video(frames()), quarters), count=2).frames
     assert sampled.shape[1:3] == ((64, 48) if quarters % 2 else (48, 64))
     assert {black_corner(f) for f in sampled} == {corner}
 
 
-@pytest.mark.parametrize("asked", [{}, {"count": 1, "fps": 1.0}, {"count": -1}, {"fps": -1.0}])
-def test_either_count_or_fps(asked: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="either count or fps"):
+@pytest.mark.parametrize("asked", [{}, {"count": -1}, {"fps": -1.0}, {"count": 1, "fps": -1.0}])
+def test_how_many_must_be_said(asked: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give count, fps or both"):
         sample_frames(video(frames(3)), **asked)
+
+
+def test_times_are_those_of_the_frames() -> None:
+    data = video(frames())
+    assert sample_frames(data, fps=4).times == [0.0, 0.2, 0.5, 0.7, 1.0, 1.2, 1.5, 1.7]
+    assert sample_frames(data, count=4).times == [0.2, 0.7, 1.2, 1.7]
+
+
+def test_of_count_and_fps_the_one_that_gives_fewer() -> None:
+    data = video(frames())
+    assert numbers(sample_frames(data, count=4, fps=1).frames) == [0, 10]
+    assert numbers(sample_frames(data, count=8, fps=4).frames) == [0, 2, 5, 7, 10, 12, 15, 17]
+    assert numbers(sample_frames(data, count=4, fps=4).frames) == [2, 7, 12, 17]
+
+
+@pytest.mark.parametrize(
+    ("side", "quarters", "shape"), [(0, 0, (48, 64)), (64, 0, (48, 64)), (32, 0, (24, 32)), (32, 1, (32, 24))]
+)
+def test_frames_are_no_longer_than_asked_for(side: int, quarters: int, shape: tuple[int, int]) -> None:
+    data = turned(video(frames()), quarters) if quarters else video(frames())
+    sampled = sample_frames(data, count=2, side=side).frames
+    assert sampled.shape == (2, *shape, 3)
+    assert [round(float(f[-4:, -4:].mean()) / 10) for f in sampled] == [5, 15]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +163,7 @@ def _files() -> None:
 def seen(data: bytes) -> str:
     """ "frames", or the code of the error."""
     try:
-        sampled = sample_frames(data, count=2)
+        sampled = sample_frames(data, count=2).frames
     except EngineError as error:
         return error.engine_code
     return "frames" if sampled.ndim == 4 and sampled.dtype == np.uint8 else "something else"

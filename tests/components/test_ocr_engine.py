@@ -45,7 +45,7 @@ async def ocr() -> AsyncIterator[RapidOcr]:
     await engine.stop()
 
 
-async def read(ocr: RapidOcr, image: bytes, page: int = 0) -> dict[str, Any]:
+async def read(ocr: RapidOcr, image: bytes | Array, page: int = 0) -> dict[str, Any]:
     outputs = await ocr.run(FakeCall(image=image, page=page))
     return check_outputs(ReadText(), outputs)
 
@@ -92,6 +92,20 @@ async def test_each_page(ocr: RapidOcr) -> None:
     assert [(await read(ocr, book, n))["text"] for n in range(3)] == [f"This is page {n}" for n in range(3)]
     with pytest.raises(EngineError, match="no page 3"):
         await read(ocr, book, 3)
+
+
+async def test_each_of_many_frames(ocr: RapidOcr) -> None:
+    frames = np.stack([drawn(f"This is frame {n}") for n in range(3)])
+    frames.setflags(write=False)  # as a view of the arena is
+    assert [(await read(ocr, frames, n))["text"] for n in range(3)] == [f"This is frame {n}" for n in range(3)]
+    for page in (3, -1):
+        with pytest.raises(EngineError, match=f"no picture {page} of 3") as caught:
+            await read(ocr, frames, page)
+        assert caught.value.engine_code == "bad_page"
+    for wrong in (frames[0], frames.astype(np.float32), frames[:0], frames[..., :1]):
+        with pytest.raises(EngineError, match="not uint8") as caught:
+            await read(ocr, wrong)
+        assert caught.value.engine_code == "bad_image"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
-"""Pictures all the way: from the door of the gateway to the models and back, on real processes."""
+"""Pictures and videos all the way: from the command line or the door of the gateway to the models and back."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from cornstalk.cli.paths import examples
-from cornstalk.tasks import LLM, ReadText
-from tests.components.media_files import pages, picture, scene
+from cornstalk.tasks import LLM, ReadText, SampleFrames
+from tests.cli.tool import cornstalk
+from tests.components.media_files import Array, encoded_sound, pages, picture, scene, tone, video
 from tests.components.test_media_images import bomb
 from tests.components.test_ocr_engine import PARIS, drawn
 from tests.stack import Stack
@@ -22,7 +26,15 @@ async def stack() -> AsyncIterator[Stack]:
     async with Stack(dispatchers=1, replicas=1, env={"HF_HUB_OFFLINE": "1"}) as running:
         await running.deploy(examples() / "map_reduce.py")
         await running.deploy(examples() / "spoken_answer.py", workers=False)  # those for sound are not needed here
+        running.start_workers(SampleFrames().component)
+        await running.wait_workers(SampleFrames().component, 1)
         yield running
+
+
+def clip(*texts: str, seconds: int = 2) -> bytes:
+    """A video that shows each text so long."""
+    frames: list[Array] = [drawn(text, size=32, width=640)[:90] for text in texts for _ in range(4 * seconds)]
+    return video(frames, fps=4, key=8)
 
 
 async def test_the_text_in_a_picture_is_the_question(stack: Stack) -> None:
@@ -56,3 +68,42 @@ async def test_bad_pictures_at_the_door_and_behind_it(stack: Stack) -> None:
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (status, code), answer.text
         assert said in error["message"]
+
+
+async def test_the_texts_in_a_video_are_the_question(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "clip.mp4"
+    file.write_bytes(clip("What is the", "capital of France?"))
+    url = f"http://127.0.0.1:{stack.ports[0]}"
+    asked = ("invoke", "spoken_answer", "--video", file, "--set", "speak=false", "--json", "--url", url)
+    done = await asyncio.to_thread(cornstalk, *asked, within=120)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["response"]["question"] == "What is the\ncapital of France?"
+    assert "Paris" in answer["response"]["text"]
+    nodes = (await stack.clients[0].get(f"/requests/{answer['request']}")).json()["nodes"]
+    components = [n["component"] for n in nodes]
+    assert components == [SampleFrames().component, *[ReadText().component] * 4, LLM().component]
+
+
+async def test_bad_videos_at_the_door_and_behind_it(stack: Stack) -> None:
+    whole = clip("What?")
+    cases = [
+        (b"I am a text\n", 415, "unsupported_media", "expected video (by its content), got text/plain"),
+        (picture(scene(), "PNG"), 415, "unsupported_media", "expected video (by its content), got image/png"),
+        (encoded_sound(tone(440, 44_100), 44_100, "mp4", "aac"), 415, "unsupported_media", "got audio/mp4"),
+        (b"", 422, "bad_input", "empty"),
+        (whole[:-300], 422, "bad_video", "the video"),
+        (video([scene(8, 8)] * 601, fps=1), 413, "too_long", "lasts 601.0 s; the limit is 600 s"),
+        (video([scene(4096, 4098)] * 2, codec="mpeg4"), 413, "too_large", "4098 x 4096 pixels; 16000000 can be read"),
+    ]
+    for data, status, code, said in cases:
+        answer = await stack.clients[0].post("/apps/spoken_answer", files={"video": ("a.mp4", data)})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (status, code), answer.text
+        assert said in error["message"]
+        assert error.get("field") == "video" or error["component"] == SampleFrames().component
+
+
+async def test_a_video_whose_bytes_are_over_the_limit(stack: Stack) -> None:
+    answer = await stack.clients[0].post("/apps/spoken_answer", files={"video": ("a.mp4", clip("x") + bytes(64 << 20))})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")

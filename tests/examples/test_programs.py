@@ -11,7 +11,7 @@ import pytest
 from cornstalk.app import App
 from cornstalk.cli.paths import examples
 from cornstalk.errors import BadInput
-from cornstalk.tasks import LLM, AudioEncoder, CountPages, ReadText, TextToSpeech, Transcriber
+from cornstalk.tasks import LLM, AudioEncoder, CountPages, ReadText, SampleFrames, TextToSpeech, Transcriber
 from cornstalk.testing import Engines, Run, assert_runs_side_by_side, assert_uses, check, run_recorded, upload
 from tests.cornstalk.test_media import png, wav
 
@@ -19,6 +19,7 @@ Load = Callable[[str], App]
 Answers = Callable[[str], str]
 
 TIFF = b"II*\0\x08\0\0\0" + bytes(4)
+MP4 = b"\0\0\0\x10ftypisom" + bytes(4)
 
 
 def llm(answers: Answers) -> Callable[..., dict[str, Any]]:
@@ -75,6 +76,29 @@ def test_spoken_answer(load: Load, asked: dict[str, Any], question: str) -> None
     assert run.response.speech == f"RE: {question.upper()}".encode()
     (mind,) = run.graph.of(LLM)
     assert len(mind.sources) == ("text" not in asked)  # an edge: the program does not wait for the question
+
+
+@pytest.mark.parametrize(
+    ("texts", "question"),
+    [
+        (["why", "why", "why"], "why"),
+        (["", "Why is", "Why is", "", "the sky blue?"], "Why is\nthe sky blue?"),
+        (["once", "", "once"], "once\nonce"),
+        (["", ""], ""),
+        ([], ""),
+    ],
+)
+def test_the_texts_that_a_video_shows_are_the_question(load: Load, texts: list[str], question: str) -> None:
+    engines = {
+        **SPOKEN,
+        SampleFrames: lambda video, most: {"frames": texts, "times": [float(n) for n in range(len(texts))]},
+        ReadText: lambda image, page: {"text": image[page], "lines": []},
+    }
+    run = checked(load("spoken_answer"), {"video": upload(MP4, "video/mp4"), "speak": False}, engines)
+    assert run.response.question == question
+    assert len(run.graph.of(ReadText)) == len(texts)
+    if len(texts) > 1:
+        assert_runs_side_by_side(run, "watcher#0/reader#0", f"watcher#0/reader#{len(texts) - 1}")
 
 
 # ------------------------------------------------------------ loop_until
