@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import uvloop
 
-NAMES: Final = ("record", "hop", "loop", "sse", "sidecar", "recovery")
+NAMES: Final = ("record", "hop", "loop", "sse", "sidecar", "recovery", "autoscale")
 LIMIT: Final = 1.5
 """Load average (1 minute) above which a run is refused."""
 
