@@ -205,7 +205,8 @@ class GatewayError(CornstalkError):
     code = "gateway_error"
 
     def __init__(self, http_status: int, error: Error) -> None:
-        super().__init__(f"{error.message} ({error.code}, HTTP {http_status})")
+        over = f", HTTP {http_status}" if http_status else ""  # 0: said over a WebSocket
+        super().__init__(f"{error.message} ({error.code}{over})")
         self.http_status, self.error = http_status, error
 
     def to_message(self) -> Error:

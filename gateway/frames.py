@@ -1,22 +1,18 @@
 """The frames of a WebSocket: JSON objects as text, and binary frames that carry bytes beside such an object.
 
-    binary frame = length of the header (uint16, big-endian) | header, a JSON object in UTF-8 | the bytes
-
 Pure. `docs/websocket.md` describes the conversation; the structs here say what a client may send.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from cornstalk import frames
 from cornstalk.errors import BadInput
 from gateway.body import parse_json
-
-_HEAD: Final = struct.Struct("!H")
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 """What a client calls its request, on this connection."""
@@ -105,17 +101,11 @@ def read(message: str | bytes) -> Frame:
 
 def split(message: bytes) -> tuple[dict[str, Any], bytes]:
     """Header and bytes of a binary frame. Raises Garbled."""
-    start = _HEAD.size
-    if len(message) < start or len(message) < (end := start + _HEAD.unpack_from(message)[0]):
-        raise Garbled(1003, "a binary frame begins with the length of its JSON header, two bytes, big-endian")
-    return _object(1003, "header of a binary frame", message[start:end]), message[end:]
-
-
-def join(header: bytes, data: bytes) -> bytes:
-    """A binary frame. Raises ValueError for a header over 65,535 bytes."""
-    if len(header) >= 1 << 16:
-        raise ValueError(f"the header of a binary frame has {len(header)} bytes")
-    return _HEAD.pack(len(header)) + header + data
+    try:
+        header, data = frames.split(message)
+    except ValueError as error:
+        raise Garbled(1003, str(error)) from error
+    return _object(1003, "header of a binary frame", header), data
 
 
 def _object(code: int, what: str, text: str | bytes) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 An `error` with a `status` is how a request ended. One without says why a frame was refused; nothing came of the frame,
 and the connection goes on. Closing the connection leaves its requests, as closing SSE does: each is cancelled after its
 resume_grace. Close codes: 1001 this gateway stops, 1003 and 1007 no frame of this protocol, 1008 takes nothing, 1009 a
-frame over FRAME_LIMIT, 1011 a bug here, 1013 the broker is away, 4403 a page of another origin, 4404 no such app, 4429
+frame over the limit, 1011 a bug here, 1013 the broker is away, 4403 a page of another origin, 4404 no such app, 4429
 too many connections.
 
 Pressure goes back both ways: a frame is read once what the one before asked for is done, and an event is read from the
@@ -25,11 +25,12 @@ from typing import Any, Final
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from broker.errors import BrokerError
-from cornstalk.errors import AppError, BadInput, CornstalkError, Refused, UnknownApp
+from cornstalk.errors import AppError, BadInput, CornstalkError, Refused, Unavailable, UnknownApp
+from cornstalk.frames import LIMIT, join
 from cornstalk.traces import where
 from gateway.encode import to_json
 from gateway.errors import answer_of
-from gateway.frames import BadFrame, Cancel, Frame, Garbled, Input, InputEnd, Invoke, Ping, Resume, join, read
+from gateway.frames import BadFrame, Cancel, Frame, Garbled, Input, InputEnd, Invoke, Ping, Resume, read
 from gateway.service import Service
 from gateway.sockets import CLOSE_WAIT
 from gateway.talk import Gone, Talk
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 
 router = APIRouter()
 
-FRAME_LIMIT: Final = 16 << 20
-"""Bytes of one frame from a client; larger uploads go over HTTP."""
+FRAME_LIMIT: Final = LIMIT
+"""Bytes of one frame from a client."""
 REQUESTS: Final = 32
 """Requests under way on one connection."""
 TAKE_WAIT: Final = 60.0
@@ -162,7 +163,7 @@ class Connection:
 
     def _begin(self, frame: Invoke | Resume) -> None:
         if self._stopping:
-            raise Refused("this gateway stops: connect to another one", retry_after=1.0)
+            raise Unavailable("this gateway stops: connect to another one", retry_after=1.0)
         there = self._talks.get(frame.id)
         if there is not None and not there.over:
             raise BadInput("a request of this id is under way on this connection", "id")

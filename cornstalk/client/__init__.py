@@ -1,7 +1,7 @@
 """The native client: `cornstalk.AsyncClient` and `cornstalk.Client`.
 
-What a request is and how it survives cuts is written once (`ask.py`, `conversation.py`, `reading.py`), and so are the
-other calls (`calls.py`); `aio.py` and `sync.py` move the bytes.
+What a request is and how it survives cuts is written once, without a network: over HTTP `conversation.py`, over a
+WebSocket `talk.py`, files `uploading.py`, other calls `calls.py`. `aio.py`, `sync.py` and `session.py` move the bytes.
 """
 
 from cornstalk.client.aio import AsyncClient

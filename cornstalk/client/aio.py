@@ -9,21 +9,24 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 
 from cornstalk.client import calls
 from cornstalk.client.answers import AsyncAnswerStream
-from cornstalk.client.ask import DEADLINE, GRACE, Ask
+from cornstalk.client.ask import DEADLINE, GRACE, LARGE, Ask
 from cornstalk.client.base import BaseClient, was_sent, why
 from cornstalk.client.conversation import Conversation
 from cornstalk.client.events import Answer, Chunk, End, R
-from cornstalk.client.fields import File, Request, content
-from cornstalk.client.handle import AsyncAppHandle, Q
+from cornstalk.client.fields import File, Q, Request, content
+from cornstalk.client.handle import AsyncAppHandle
 from cornstalk.client.uploading import Uploading
 from cornstalk.errors import CornstalkError
 from cornstalk.extensions import Upload
+
+if TYPE_CHECKING:
+    from cornstalk.client.session import AsyncSession
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +144,7 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
         has its own by default. `durable`: goes on without a client. `resume_grace`: seconds for which it goes on when
         its client was cut off. `retry_refused`: when the system is full, tries again until the deadline.
         """
-        ask = self._ask(
+        ask = self.ask(
             app,
             request,
             fields,
@@ -153,6 +156,35 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
             retry_refused=retry_refused,
         )
         return _Told(self, ask, response_model)
+
+    def session(
+        self,
+        app: str,
+        *,
+        request_model: type[Q] | None = None,
+        response_model: type[R] | None = None,
+        deadline: float = DEADLINE,
+        seed: int | None = None,
+        durable: bool = False,
+        resume_grace: float = GRACE,
+        retry_refused: bool = False,
+    ) -> AsyncSession[Q, R]:
+        """A WebSocket for many requests of an app, with input that streams while they run. Use it in `async with`.
+
+        The options are those of `stream`, for each of its requests; `request_model` is for type checkers.
+        """
+        from cornstalk.client.session import AsyncSession  # here, for who asks over HTTP does without the library
+
+        return AsyncSession(
+            self,
+            app,
+            response_model,
+            deadline=deadline,
+            seed=seed,
+            durable=durable,
+            resume_grace=resume_grace,
+            retry_refused=retry_refused,
+        )
 
     async def upload(self, file: File) -> Upload:
         """Sends a file apart from any request; the fields of requests take what comes back for an hour.
@@ -186,13 +218,13 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
         """Removes an app: name, and the components that only it used. Needs the admin token. Raises UnknownApp."""
         return await self.call(calls.remove(name, self._admin_token))
 
-    async def prepared(self, ask: Ask) -> Ask:
-        """With its files read, and the large ones sent, which takes some of its time."""
+    async def prepared(self, ask: Ask, from_: int = LARGE) -> Ask:
+        """With its files read, and those of at least so many bytes sent, which takes some of its time."""
         if not ask.has_files:
             return ask
         began = time.monotonic()
         ask = await asyncio.to_thread(ask.read)
-        for file in ask.large_files:
+        for file in ask.large_files(from_):
             left = ask.deadline - (time.monotonic() - began)
             ask = ask.with_upload(file, await self._sent(file, left, ask.retry_refused))
         return ask.later(time.monotonic() - began)

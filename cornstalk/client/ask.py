@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -35,7 +35,7 @@ class Ask:
 
     @property
     def path(self) -> str:
-        return f"/apps/{quote(self.app, safe='')}"
+        return path_of(self.app)
 
     @property
     def has_files(self) -> bool:
@@ -46,14 +46,17 @@ class Ask:
         """With the bytes of its files, so that sending it again sends the same. Raises what `content` raises."""
         return replace(self, fields=with_files(self.fields, content))
 
-    @property
-    def large_files(self) -> list[bytes]:
-        """Those that are better sent apart from it, once `read`."""
-        return list({id(data): data for data in files(self.fields) if len(data) >= LARGE}.values())
+    def large_files(self, from_: int) -> list[bytes]:
+        """Those of at least so many bytes, once `read`."""
+        return list({id(data): data for data in files(self.fields) if len(data) >= from_}.values())
 
     def with_upload(self, file: bytes, upload: Upload) -> Ask:
         """Names one of its files, which was sent apart."""
         return replace(self, fields=with_files(self.fields, lambda _, one: upload if one is file else one))
+
+    def without(self, fields: Set[str]) -> Ask:
+        """Without these fields, which are said otherwise."""
+        return replace(self, fields={name: value for name, value in self.fields.items() if name not in fields})
 
     def later(self, seconds: float) -> Ask:
         """With the time that is left."""
@@ -78,6 +81,10 @@ class Ask:
         if self.tenant is not None:
             headers["Cornstalk-Tenant"] = self.tenant
         return headers
+
+
+def path_of(app: str) -> str:
+    return f"/apps/{quote(app, safe='')}"
 
 
 def new_key() -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import httpx
 
-from cornstalk.client.ask import Ask, new_key
+from cornstalk.client.ask import DEADLINE, GRACE, Ask, new_key
 from cornstalk.client.fields import Request, merged
 from cornstalk.client.urls import Urls
 
@@ -39,7 +39,7 @@ class BaseClient(ABC, Generic[H]):
         timeout: float = SILENT_FOR,
         reach_within: float = REACH_WITHIN,
     ) -> None:
-        self.urls, self.reach_within = Urls(url), reach_within
+        self.urls, self.reach_within, self.silent_for = Urls(url), reach_within, timeout
         self._tenant, self._admin_token = tenant, admin_token
         self.http: H = self._open(
             timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_WITHIN)),
@@ -50,19 +50,20 @@ class BaseClient(ABC, Generic[H]):
     @abstractmethod
     def _open(self, **settings: Any) -> H: ...
 
-    def _ask(
+    def ask(
         self,
         app: str,
         request: Request | None,
         fields: Mapping[str, Any],
         *,
-        deadline: float,
-        seed: int | None,
-        idempotency_key: str | None,
-        durable: bool,
-        resume_grace: float,
-        retry_refused: bool,
+        deadline: float = DEADLINE,
+        seed: int | None = None,
+        idempotency_key: str | None = None,
+        durable: bool = False,
+        resume_grace: float = GRACE,
+        retry_refused: bool = False,
     ) -> Ask:
+        """One request of this client. Arguments: see AsyncClient.stream."""
         return Ask(
             app=app,
             fields=merged(request, fields),

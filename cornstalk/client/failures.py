@@ -38,7 +38,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CornstalkEr
     code, message = str(said.get("code", f"http_{status}")), str(said.get("message", f"the gateway answered {status}"))
     field = str(said.get("field", ""))
     if code in _BAD_INPUT or (field and status != 404):
-        return _BAD_INPUT.get(code, BadInput)(message.removeprefix(f"{field}: "), field)
+        return _bad_input(code, message, field)
     if code == EXPIRED:
         return TimedOut(message)
     if status in _AGAIN:
@@ -46,6 +46,29 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CornstalkEr
     if code == AppError.code:
         return AppError(message, int(said.get("line", 0)))
     return GatewayError(status, _error(said, code, message))
+
+
+def frame_refusal(said: Mapping[str, Any]) -> CornstalkError:
+    """The error that a frame of type error stands for, by its `error`, when it does not end a request."""
+    code, message, field = str(said["code"]), str(said["message"]), str(said.get("field", ""))
+    if code in _BAD_INPUT or field:
+        return _bad_input(code, message, field)
+    if code == EXPIRED:
+        return TimedOut(message)
+    if code in (Refused.code, Unavailable.code):
+        return (Refused if code == Refused.code else Unavailable)(message, float(said.get("retry_after", 1.0)))
+    return GatewayError(0, _error(said, code, message))
+
+
+def closing(code: int, reason: str, url: str) -> CornstalkError | None:
+    """The error that a close code stands for; None when connecting again may help."""
+    if code == 4404:
+        return UnknownApp(reason)
+    if code == 4429:
+        return Refused(reason, 1.0)
+    if code in (1003, 1007, 1009, 4403):
+        return GatewayError(0, Error(code="connection_closed", message=f"{url} closed with {code}: {reason}"))
+    return None
 
 
 def request_failure(data: Mapping[str, Any]) -> RequestFailed:
@@ -58,6 +81,10 @@ def request_failure(data: Mapping[str, Any]) -> RequestFailed:
 def no_gateway(url: str) -> GatewayError:
     """The error for an answer that no gateway gives."""
     return GatewayError(200, Error(code="no_gateway", message=f"what answers at {url} is no gateway"))
+
+
+def _bad_input(code: str, message: str, field: str) -> BadInput:
+    return _BAD_INPUT.get(code, BadInput)(message.removeprefix(f"{field}: "), field)
 
 
 def _said(body: bytes) -> Mapping[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+from typing_extensions import TypeVar
 
+from cornstalk.client.typed import type_at
 from cornstalk.errors import BadInput, TooLarge
 from cornstalk.extensions import Upload
 from cornstalk.uploads import LIMIT
@@ -19,6 +21,8 @@ File = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO
 """What is sent as a file: bytes, the path of a file, or one that is open in binary mode."""
 
 Request = BaseModel | Mapping[str, Any]
+Q = TypeVar("Q", bound=Request, default=dict[str, Any])
+"""Request of an app: its model, or a dict when none was named."""
 
 
 class Typed(str):
@@ -39,6 +43,19 @@ def merged(request: Request | None, more: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(request, BaseModel):
         request = {name: getattr(request, name) for name in type(request).model_fields}
     return {**(request or {}), **more}
+
+
+def live_fields(fields: Mapping[str, Any]) -> dict[str, AsyncIterable[Any]]:
+    """The fields whose values arrive piece by piece."""
+    return {name: value for name, value in fields.items() if isinstance(value, AsyncIterable)}
+
+
+def bytes_of(request: Request | None) -> dict[str, bytes]:
+    """The fields of a model whose declared type is bytes, so that their values are no files."""
+    if not isinstance(request, BaseModel):
+        return {}
+    values = {name: getattr(request, name) for name in type(request).model_fields}
+    return {n: v for n, v in values.items() if isinstance(v, bytes) and type_at(type(request), n) is bytes}
 
 
 def has_files(fields: Mapping[str, Any]) -> bool:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from pydantic import BaseModel
-from typing_extensions import TypeVar
-
 from cornstalk.client.events import Answer, R
+from cornstalk.client.fields import Q
 
 if TYPE_CHECKING:
     from cornstalk.client.aio import AsyncClient
     from cornstalk.client.answers import AnswerStream, AsyncAnswerStream
+    from cornstalk.client.session import AsyncSession
     from cornstalk.client.sync import Client
-
-Q = TypeVar("Q", bound=BaseModel | Mapping[str, Any], default=dict[str, Any])
-"""Request of an app: its model, or a dict when none was named."""
+    from cornstalk.client.sync_session import Session
 
 
 class AsyncAppHandle(Generic[Q, R]):
@@ -33,6 +29,10 @@ class AsyncAppHandle(Generic[Q, R]):
         """As `AsyncClient.stream`."""
         return self._client.stream(self.name, request, response_model=self._response, **more)
 
+    def session(self, **options: Any) -> AsyncSession[Q, R]:
+        """As `AsyncClient.session`."""
+        return self._client.session(self.name, response_model=self._response, **options)
+
 
 class AppHandle(Generic[Q, R]):
     """One app of a Client. `more`: further fields, such as files, and the options of `Client.stream`."""
@@ -47,3 +47,7 @@ class AppHandle(Generic[Q, R]):
     def stream(self, request: Q | None = None, **more: Any) -> AnswerStream[R]:
         """As `Client.stream`."""
         return self._client.stream(self.name, request, response_model=self._response, **more)
+
+    def session(self, **options: Any) -> Session[Q, R]:
+        """As `Client.session`."""
+        return self._client.session(self.name, response_model=self._response, **options)

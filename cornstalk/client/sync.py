@@ -8,21 +8,25 @@ import os
 import time
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
 from cornstalk.client import calls
+from cornstalk.client.aio import AsyncClient
 from cornstalk.client.answers import AnswerStream
-from cornstalk.client.ask import DEADLINE, GRACE, Ask
+from cornstalk.client.ask import DEADLINE, GRACE, LARGE, Ask
 from cornstalk.client.base import BaseClient, was_sent, why
 from cornstalk.client.conversation import Conversation
 from cornstalk.client.events import Answer, Chunk, End, R
-from cornstalk.client.fields import File, Request, content
-from cornstalk.client.handle import AppHandle, Q
+from cornstalk.client.fields import File, Q, Request, content
+from cornstalk.client.handle import AppHandle
 from cornstalk.client.uploading import Uploading
 from cornstalk.errors import CornstalkError
 from cornstalk.extensions import Upload
+
+if TYPE_CHECKING:
+    from cornstalk.client.sync_session import Session
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +128,7 @@ class Client(BaseClient[httpx.Client]):
         **fields: Any,
     ) -> AnswerStream[R]:
         """One request and its answer as it comes: as AsyncClient.stream, in `with`."""
-        ask = self._ask(
+        ask = self.ask(
             app,
             request,
             fields,
@@ -137,9 +141,39 @@ class Client(BaseClient[httpx.Client]):
         )
         return _Told(self, ask, response_model)
 
+    def session(
+        self,
+        app: str,
+        *,
+        request_model: type[Q] | None = None,
+        response_model: type[R] | None = None,
+        deadline: float = DEADLINE,
+        seed: int | None = None,
+        durable: bool = False,
+        resume_grace: float = GRACE,
+        retry_refused: bool = False,
+    ) -> Session[Q, R]:
+        """As AsyncClient.session, in `with`."""
+        from cornstalk.client.sync_session import Session  # here, for who asks over HTTP does without the library
+
+        return Session(
+            self,
+            app,
+            response_model,
+            deadline=deadline,
+            seed=seed,
+            durable=durable,
+            resume_grace=resume_grace,
+            retry_refused=retry_refused,
+        )
+
     def upload(self, file: File) -> Upload:
         """As AsyncClient.upload."""
         return self._sent(content("", file), math.inf, retry_refused=False)
+
+    def twin(self) -> AsyncClient:
+        """The same for asyncio."""
+        return AsyncClient(self.urls.all, tenant=self._tenant, timeout=self.silent_for, reach_within=self.reach_within)
 
     def status(self, request: str) -> dict[str, Any]:
         """Where a request stands, node by node. Raises UnknownRequest."""
@@ -162,12 +196,12 @@ class Client(BaseClient[httpx.Client]):
         """As AsyncClient.remove."""
         return self.call(calls.remove(name, self._admin_token))
 
-    def prepared(self, ask: Ask) -> Ask:
+    def prepared(self, ask: Ask, from_: int = LARGE) -> Ask:
         """As AsyncClient.prepared."""
         if not ask.has_files:
             return ask
         began, ask = time.monotonic(), ask.read()
-        for file in ask.large_files:
+        for file in ask.large_files(from_):
             left = ask.deadline - (time.monotonic() - began)
             ask = ask.with_upload(file, self._sent(file, left, ask.retry_refused))
         return ask.later(time.monotonic() - began)

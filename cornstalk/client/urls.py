@@ -21,6 +21,11 @@ class Urls:
             raise BadInput(f"expected http://HOST:PORT, got {urls!r}", "url")
 
     @property
+    def all(self) -> tuple[str, ...]:
+        """The one to try first comes first."""
+        return self._urls
+
+    @property
     def first(self) -> str:
         return self._urls[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """A stack on which examples/spoken_answer.py is deployed, with stand-ins for its models."""
+    """A stack with examples/spoken_answer.py, with stand-ins for its models, and the app of docs/websocket.md."""
     site = tmp_path_factory.mktemp("site")
     info = site / "standin-1.0.dist-info"
     info.mkdir()
@@ -46,4 +47,9 @@ async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stac
     path = ":".join(map(str, (ROOT, Path(__file__).parent / "standin", site)))
     async with Stack(gateways=2, dispatchers=1, replicas=1, env={"PYTHONPATH": path}) as running:
         await running.deploy(app)
+        echo = site / "echo_app.py"
+        echo.write_text(
+            re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "websocket.md").read_text(), re.M | re.S)[0]
+        )
+        await running.deploy(echo)
         yield running

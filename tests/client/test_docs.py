@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.media import WAV
+from tests.client.nodejs import NODE
 from tests.stack import ROOT, Stack
 
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -19,7 +20,7 @@ MODULE = re.compile(r"// (\w+\.mjs)\n")
 RUN = {
     "bash": ("block.sh", ["bash", "-euo", "pipefail"]),
     "python": ("block.py", [sys.executable, "-W", "error"]),
-    "js": ("block.mjs", ["node", "--no-warnings", "--experimental-eventsource"]),
+    "js": ("block.mjs", [*NODE]),
 }
 
 
@@ -60,7 +61,7 @@ def located(code: str, stack: Stack) -> str:
 def test_every_block_is_known() -> None:
     assert {b.language for b in blocks(DOC)} == set(RUN)
     assert all(b.prints for b in RUNNABLE)
-    assert len(MODULES) == 1
+    assert [MODULE.findall(b.code)[0] for b in MODULES] == ["cornstalk.mjs", "speak.mjs"]
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -1,4 +1,4 @@
-"""The module of docs/clients.md and EventSource in Node, over cut connections: nothing twice, nothing lost."""
+"""The modules of docs/clients.md and EventSource in Node 20, over cut connections: nothing twice, nothing lost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from broker.facts import Facts
 from broker.subjects import parse_run
 from cornstalk import AsyncClient
 from tests.client.conftest import urls_of
+from tests.client.nodejs import NODE
 from tests.client.proxy import CuttingProxy
 from tests.client.standin.standin import WORDS
 from tests.client.standin.standin import spoken as speech_of
-from tests.client.test_docs import MODULES
+from tests.client.test_docs import MODULE, MODULES
 from tests.stack import Stack
 from tests.waiting import eventually
 
@@ -36,11 +37,10 @@ def cuts_of(seed: int, most: int) -> Iterator[int | None]:
 
 
 async def node(folder: Path, how: str, *urls: str) -> dict[str, Any]:
-    module = folder / "cornstalk.mjs"
-    module.write_text(MODULES[0].code)
-    argv = ["node", "--no-warnings", "--experimental-eventsource", str(ASK), str(module), how, *urls]
+    for module in MODULES:
+        (folder / MODULE.findall(module.code)[0]).write_text(module.code)
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(*NODE, str(ASK), str(folder), how, *urls, stdout=pipe, stderr=pipe)
     out, err = await asyncio.wait_for(process.communicate(), 40)
     assert (process.returncode, err.decode()) == (0, "")
     heard: dict[str, Any] = json.loads(out)
@@ -65,6 +65,28 @@ async def test_eventsource_comes_back_after_a_cut(spoken: Stack, tmp_path: Path)
         heard = await node(tmp_path, "watch", proxy.url, urls_of(spoken)[1])
         assert proxy.resets == 1
     assert (heard["text"], heard["response"]) == (TEXT, {"question": "hello", "speech": ""})
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_websocket_through_cuts(spoken: Stack, tmp_path: Path, seed: int) -> None:
+    """Sound in binary frames and text in both directions at once; cut while it is said and while it is told."""
+    asked = cuts_of(seed + 100, 6000)
+    async with (
+        CuttingProxy(spoken.ports[0], cuts_of(seed, 6000), asked) as first,
+        CuttingProxy(spoken.ports[1], cuts_of(seed + 50, 6000), asked) as second,
+    ):
+        heard = await node(tmp_path, "speak", first.url, second.url)
+        assert first.resets + second.resets >= 2
+    assert heard["said"] == heard["text"]
+    assert heard["sound"] == heard["saidSound"]
+    assert heard["response"] == {}
+
+
+async def test_websocket_says_what_is_wrong(spoken: Stack, tmp_path: Path) -> None:
+    heard = await node(tmp_path, "wrong", *urls_of(spoken))
+    assert heard["field"] == "title"
+    assert heard["closed"] == "refused: 4404"
+    assert heard["broken"] == "the microphone is gone"
 
 
 async def test_leaving_the_loop_cancels(spoken: Stack, tmp_path: Path) -> None:

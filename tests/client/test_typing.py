@@ -38,6 +38,14 @@ async def use(client: cornstalk.AsyncClient) -> None:
             assert_type(piece, str)
         assert_type((await stream.answer()).response, Reply)
     await app.invoke(Reply(digest="x"))  # type: ignore[arg-type]
+    async with app.session(deadline=3) as session, client.session("one", response_model=Reply) as other:
+        assert_type(await session.invoke(Question(text="x")), Answer[Reply])
+        assert_type((await other.invoke(text="x")).response, Reply)
+        async with session.stream(Question(text=""), open=["text"]) as live:
+            assert_type(await live.send("text", "x"), bool)
+            assert_type(await live.answer(), Answer[Reply])
+        await session.invoke(Reply(digest="x"))  # type: ignore[arg-type]
+    assert_type(await client.upload(b"x"), cornstalk.Upload)
 
 
 def use_in_threads(client: cornstalk.Client) -> None:
@@ -46,6 +54,10 @@ def use_in_threads(client: cornstalk.Client) -> None:
     with client.stream("one", text="x") as stream:
         for event in stream:
             assert_type(event, Chunk | End[dict[str, Any]])
+    with app.session() as session, session.stream(Question(text="x")) as live:
+        assert_type(live.send("text", "x"), bool)
+        for piece in live:
+            assert_type(piece, Chunk | End[Reply])
 """
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.frames import BadFrame, Cancel, Garbled, Input, InputEnd, Invoke, Ping, Resume, join, read, split
+from cornstalk.frames import join
+from gateway.frames import BadFrame, Cancel, Garbled, Input, InputEnd, Invoke, Ping, Resume, read, split
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=128)

@@ -22,9 +22,10 @@ import pytest
 import pytest_asyncio
 from websockets.exceptions import ConnectionClosed
 
-from gateway.frames import join
+from cornstalk.frames import LIMIT as FRAME_LIMIT
+from cornstalk.frames import join
 from gateway.options import frame_options
-from gateway.websocket import FRAME_LIMIT, REQUESTS
+from gateway.websocket import REQUESTS
 from tests.e2e.apps import APPS, one
 from tests.gateway.ws import Client, Frame, connected
 from tests.stack import ROOT, Stack

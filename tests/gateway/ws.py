@@ -10,7 +10,8 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from gateway.frames import join, split
+from cornstalk.frames import join
+from gateway.frames import split
 
 WITHIN = 20.0
 """Seconds until a frame that does not come is a hang."""

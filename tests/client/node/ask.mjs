@@ -1,8 +1,10 @@
-// Asks as a page would. Arguments: the module of docs/clients.md, how ("stream", "watch", "leave"), gateways' addresses.
-// Prints what was heard as one line of JSON.
+// Asks as a page would. Arguments: the folder of the modules of docs/clients.md, how ("stream", "watch", "leave", "speak",
+// "wrong"), gateways' addresses. Prints what was heard as one line of JSON.
 
-const [module, how, ...urls] = process.argv.slice(2);
-const { stream } = await import(module);
+const [folder, how, ...urls] = process.argv.slice(2);
+const { stream } = await import(`${folder}/cornstalk.mjs`);
+const { speak } = await import(`${folder}/speak.mjs`);
+const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
 const heard = { text: "", pieces: 0, bytes: 0 };
 
@@ -48,6 +50,55 @@ if (how === "watch") {
   });
   source.close();
   clearInterval(alive);
+}
+
+if (how === "speak") {
+  heard.said = "";
+  heard.saidSound = "";
+  heard.sound = "";
+  async function* words() {
+    for (let i = 0; i < 100; i++) {
+      await sleep(3);
+      const piece = `w${i} é \u{1f33d} `;
+      heard.said += piece;
+      yield piece;
+    }
+  }
+  async function* microphone() {
+    for (let i = 0; i < 60; i++) {
+      await sleep(5);
+      const piece = Buffer.alloc(480, i);
+      heard.saidSound += piece.toString("hex");
+      yield new Uint8Array(piece);
+    }
+  }
+  const answer = speak(urls, "echo", { title: "cut" }, { text: words(), sound: microphone() }, { deadline: 30 });
+  for (;;) {
+    const { done, value } = await answer.next();
+    if (done) {
+      heard.response = value;
+      break;
+    }
+    if (value.field === "text") heard.text += value.data;
+    if (value.field === "sound") heard.sound += Buffer.from(value.data).toString("hex");
+  }
+}
+
+if (how === "wrong") {
+  async function* broken() {
+    yield "some";
+    throw new Error("the microphone is gone");
+  }
+  async function error(app, input, live) {
+    try {
+      for await (const piece of speak(urls, app, input, live)) void piece;
+    } catch (error) {
+      return error;
+    }
+  }
+  heard.field = (await error("echo", { text: "x" }, {})).error.field;
+  heard.closed = (await error("nobody", {}, {})).message;
+  heard.broken = (await error("echo", { title: "x" }, { text: broken() })).message;
 }
 
 console.log(JSON.stringify(heard));
