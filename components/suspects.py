@@ -12,11 +12,13 @@ from broker.connection import Broker
 from broker.crash import crash_at
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
+from broker.pull import Delivery
+from broker.subjects import accepted as accepted_subject
 from broker.subjects import attempt as try_subject
 from broker.subjects import attempts, dead_letter, finish
 from broker.subjects import end as end_subject
 from components.streams import reads_streams
-from cornstalk.messages import Try, WorkItem, encode
+from cornstalk.messages import DeadLetter, Error, Try, WorkItem, encode
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +68,16 @@ class Suspects:
                 await self._facts.forget(subject)  # handed back alive: a start that killed nobody does not count
                 raise
 
-    async def bury(self, item: WorkItem, reason: str, body: bytes) -> None:
+    async def bury(self, item: WorkItem, reason: str, error: Error, delivery: Delivery) -> None:
         """Stores the dead letter, once."""
+        accepted = await self._facts.last(accepted_subject(item.request))
+        letter = DeadLetter(
+            item=delivery.data,
+            error=error,
+            attempts=delivery.delivered,
+            accepted=b"" if accepted is None else accepted.data,
+        )
         subject = dead_letter(item.component, reason, item.request, item.node, item.gen)
-        await self._broker.publish_stored(subject, body, deadline=item.deadline, msg_id=subject)
+        await self._broker.publish_stored(subject, encode(letter), deadline=item.deadline, msg_id=subject)
         crash_at("worker.buried")
         log.warning("dead letter: %s", subject)

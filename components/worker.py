@@ -290,26 +290,23 @@ class Worker:
             await self.sidecar.drop(Owner(item.request, item.node, item.gen, end.attempt))
 
     async def _failed(self, item: WorkItem, attempt: str, error: Error, delivery: Delivery) -> End:
-        end = self._end(item, attempt, "failed", error=error)
-        await self.suspects.bury(
-            item, "failed", encode({"item": delivery.data, "error": end.error, "attempts": delivery.delivered})
-        )
-        return end
+        error = self._placed(error, item, attempt)
+        await self.suspects.bury(item, "failed", error, delivery)
+        return self._end(item, attempt, "failed", error=error)
 
     async def _condemn(self, item: WorkItem, attempt: str, delivery: Delivery) -> End:
         error = Error(code="poison", message="its worker died each time it was started", retryable=False)
-        await self.suspects.bury(
-            item, "poison", encode({"item": delivery.data, "error": error, "attempts": delivery.delivered})
-        )
+        error = self._placed(error, item, attempt)
+        await self.suspects.bury(item, "poison", error, delivery)
         return self._end(item, attempt, "failed", error=error)
 
     def _end(self, item: WorkItem, attempt: str, outcome: Outcome, error: Error | None = None, **rest: Any) -> End:
-        if error is not None:
-            where = {"component": item.component, "node": item.node, "attempt": attempt}
-            error = Error(code=error.code, message=error.message, retryable=error.retryable, **where)
         return End(
             node=item.node, gen=item.gen, attempt=attempt, outcome=outcome, error=error, worker=self.me.worker, **rest
         )
+
+    def _placed(self, error: Error, item: WorkItem, attempt: str) -> Error:
+        return msgspec.structs.replace(error, component=item.component, node=item.node, attempt=attempt)
 
     def _again(self, delivery: Delivery, error: Exception) -> HandBack:
         log.info("handed back: %s", type(error).__name__)

@@ -237,6 +237,15 @@ class Finish(Message, frozen=True, kw_only=True):
     times: dict[str, float] = {}
 
 
+class DeadLetter(Message, frozen=True, kw_only=True):
+    """dlq.<component>.<reason>.<r>.<node>.<gen>: work that was given up, for whoever runs the system."""
+
+    item: bytes  # the WorkItem as it was delivered
+    error: Error
+    attempts: int  # deliveries
+    accepted: bytes = b""  # the request's Accepted, by which it can be asked again; empty if it was purged before
+
+
 Fact = Accepted | Graph | First | Try | End | Cancel | Finish
 
 FACTS: Final[dict[str, type[Fact]]] = {

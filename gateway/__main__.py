@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
-from gateway import autoscale, deadletters, openapi, resumable, websocket
+from gateway import autoscale, deadletters, openapi, resumable, retries, websocket
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
@@ -99,6 +99,7 @@ def make_app(service: Callable[[], Awaitable[Service]], origins: Origins) -> Fas
     app.include_router(openapi.router)
     app.include_router(websocket.router)
     app.include_router(deadletters.router)
+    app.include_router(retries.router)
     app.include_router(autoscale.router)
     app.include_router(resumable.router)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT)

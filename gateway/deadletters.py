@@ -1,12 +1,10 @@
-"""Dead letters: work that was given up, for whoever runs the system. Read-only, and only with the admin token."""
+"""Dead letters: work that was given up, for whoever runs the system, with the admin token. Read-only: retries.py."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from fastapi import APIRouter, Request
-from msgspec import Struct
 from starlette.responses import Response
 
 from broker.connection import Broker
@@ -14,9 +12,18 @@ from broker.reads import Stored, page, stored_at
 from broker.subjects import ALL_DEAD_LETTERS, DLQ
 from cornstalk.errors import BadInput
 from cornstalk.extensions import Extension
-from cornstalk.messages import Error, Malformed, NewerVersion, WorkItem, decode, encode, substitute
+from cornstalk.messages import (
+    DeadLetter,
+    Malformed,
+    NewerVersion,
+    WorkItem,
+    decode,
+    encode,
+    substitute,
+)
 from gateway.errors import json_response
 from gateway.http import check_admin, service_of
+from gateway.service import Service
 
 router = APIRouter()
 
@@ -34,14 +41,6 @@ class UnknownDeadLetter(BadInput):
 
     code = "unknown_dead_letter"
     status = 404
-
-
-class _Body(Struct, frozen=True):
-    """What a worker puts into a dead letter (components/worker.py)."""
-
-    item: bytes
-    error: Error
-    attempts: int
 
 
 @router.get("/dead-letters")
@@ -63,14 +62,20 @@ async def dead_letter(letter: str, request: Request) -> Response:
     """Admin: one dead letter with its work item. Values of the inputs only when asked for by `payload=true`."""
     service = service_of(request)
     check_admin(request, service)
+    stored = await stored_letter(service, letter)
+    item = _item(letter_of(stored))
+    payload = request.query_params.get("payload") == "true"
+    return json_response(_described(stored) | {"item": item and _item_described(item, payload)})
+
+
+async def stored_letter(service: Service, letter: str) -> Stored:
+    """Raises BadInput for what is no number, UnknownDeadLetter."""
     if not (number := _whole(letter)):
         raise BadInput(f"expected the number of a dead letter, from 1 on, got {letter[:40]!r}", "id")
     stored = await stored_at(service.broker, DLQ, number, timeout=READ_WITHIN)
     if stored is None:
         raise UnknownDeadLetter(f"no dead letter {letter} is stored: they are kept for a week", "id")
-    item = _item(_body(stored))
-    payload = request.query_params.get("payload") == "true"
-    return json_response(_described(stored) | {"item": item and _item_described(item, payload)})
+    return stored
 
 
 async def _newest(broker: Broker, limit: int, before: int | None) -> tuple[list[dict[str, Any]], int | None]:
@@ -90,7 +95,7 @@ async def _newest(broker: Broker, limit: int, before: int | None) -> tuple[list[
 
 def _described(stored: Stored) -> dict[str, Any]:
     _, component, reason, request, node, gen = stored.subject.split(".")
-    body = _body(stored)
+    body = letter_of(stored)
     about = {
         "id": stored.seq,
         "at": stored.time,
@@ -106,14 +111,15 @@ def _described(stored: Stored) -> dict[str, Any]:
     return about | {"error": body.error, "attempts": body.attempts}
 
 
-def _body(stored: Stored) -> _Body | None:
+def letter_of(stored: Stored) -> DeadLetter | None:
+    """None for a fact that does not decode: its bytes are the letter."""
     try:
-        return msgspec.msgpack.decode(stored.data, type=_Body)
-    except msgspec.MsgspecError:
+        return decode(DeadLetter, stored.data)
+    except (Malformed, NewerVersion):
         return None
 
 
-def _item(body: _Body | None) -> WorkItem | None:
+def _item(body: DeadLetter | None) -> WorkItem | None:
     """The work item; None when it does not decode here."""
     try:
         return decode(WorkItem, body.item) if body else None

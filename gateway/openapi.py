@@ -86,6 +86,8 @@ _COMPONENT: Final = parameter("path", "component", {"type": "string"}, "an id of
 _CHANGED: Final = (401, 403, 404, 408, 422, 503)
 _ID: Final = parameter("path", "request_id", ref("Id"))
 _DIGEST: Final = parameter("path", "digest", ref("Digest"))
+_LETTER: Final = parameter("path", "letter", {"type": "integer", "minimum": 1, "maximum": LAST - 1})
+_TOKEN: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{1,128}$"}
 _ANY_BODY: Final = {"required": True, "content": {"application/octet-stream": {}}}
 
 
@@ -186,15 +188,39 @@ def _static() -> dict[str, dict[str, Operation]]:
                 parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE}),
                 parameter("query", "before", {"type": "integer", "minimum": 1, "maximum": LAST}),
                 **ADMIN,
-            )
+            ),
+            "delete": operation(
+                "purge_dead_letters",
+                "removes all of them, or those of one component, of one reason",
+                responses({200: good(obj(removed=WHOLE))}, 401, 403, 422, 503),
+                parameter("query", "component", _TOKEN),
+                parameter("query", "reason", _TOKEN),
+                **ADMIN,
+            ),
         },
         "/dead-letters/{letter}": {
             "get": operation(
                 "dead_letter",
                 "one of them",
                 responses({200: good(ref("DeadLetter"))}, 401, 403, 404, 422, 503),
-                parameter("path", "letter", {"type": "integer", "minimum": 1, "maximum": LAST - 1}),
+                _LETTER,
                 parameter("query", "payload", {"type": "boolean"}, "with the values of its inputs"),
+                **ADMIN,
+            ),
+            "delete": operation(
+                "remove_dead_letter",
+                "removes one of them",
+                responses({200: good(obj(removed=WHOLE))}, 401, 403, 404, 422, 503),
+                _LETTER,
+                **ADMIN,
+            ),
+        },
+        "/dead-letters/{letter}/retry": {
+            "post": operation(
+                "retry_dead_letter",
+                "asks its request again",
+                responses({202: good(obj(dead_letter=WHOLE, request=TEXT))}, 401, 403, 404, 409, 422, 503, 504),
+                _LETTER,
                 **ADMIN,
             )
         },

@@ -17,6 +17,7 @@ _MEANING: Final = {
     403: "that is not the admin token, or a web page of another origin",
     404: "nothing of this name is here",
     408: "the body stopped in the middle",
+    409: "what is stored does not allow it",
     410: "it was here, and has been purged",
     413: "over a stated limit",
     415: "not a kind of content that is taken here",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from cornstalk.cli.console import UNBOUNDED, stdout
 from cornstalk.cli.gateway import Gateway
@@ -92,6 +94,26 @@ async def show_dead_letter(gateway: Gateway, id: int, payload: bool, as_json: bo
             print(f"{name:<{width}}  {text}")
     if not payload and item:
         print(f"\ncornstalk dlq show {id} --payload  (prints the inputs)")
+
+
+async def retry_dead_letters(gateway: Gateway, ids: Sequence[int], as_json: bool) -> None:
+    """Prints the new request of each. Raises CliError at the first that cannot be asked again; those before it are."""
+    async with gateway:
+        for id in ids:
+            asked = await gateway.call("POST", f"/dead-letters/{id}/retry", headers=gateway.admin())
+            print(json.dumps(asked) if as_json else f"dead letter {id} is request {asked['request']} now")
+            if not as_json:
+                print(f"cornstalk trace {asked['request']}")
+
+
+async def purge_dead_letters(gateway: Gateway, ids: Sequence[int], filters: Mapping[str, str], as_json: bool) -> None:
+    """Removes those of `ids`, or, without ids, those that the filters name. Raises CliError."""
+    async with gateway:
+        paths = [f"/dead-letters/{id}" for id in ids] if ids else [f"/dead-letters?{urlencode(filters)}"]
+        removed = 0
+        for path in paths:
+            removed += (await gateway.call("DELETE", path, headers=gateway.admin()))["removed"]
+    print(json.dumps({"removed": removed}) if as_json else f"{removed} removed")
 
 
 def _node(letter: dict[str, Any]) -> str:

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cornstalk.cli.batch_commands import batch
 from cornstalk.cli.errors import USAGE, CliError
+from cornstalk.cli.flags import AsJson, Store, Url
 from cornstalk.cli.paths import use_services
 
 app = typer.Typer(
@@ -30,13 +32,7 @@ autoscaling = typer.Typer(
     help="How many workers a component gets, and why.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(autoscaling, name="autoscale")
-
-
-Store = Annotated[
-    Path | None, typer.Option(help="Folder of the tree: data, logs, tokens. [env CORNSTALK_STORE, ./.cornstalk]")
-]
-Url = Annotated[str | None, typer.Option(help="A gateway. [env CORNSTALK_URL, the tree in the store]")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+app.add_typer(batch, name="batch")
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -206,6 +202,40 @@ def dlq_show(
     from cornstalk.cli.gateway import Gateway
 
     _run(show_dead_letter(Gateway.find(url, store), id, payload, as_json))
+
+
+@dead_letters.command("retry")
+def dlq_retry(
+    ids: Annotated[list[int], typer.Argument(metavar="ID...", min=1)],
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Ask the requests of dead letters again, on their apps as they are now; each letter is removed."""
+    from cornstalk.cli.deadletters import retry_dead_letters
+    from cornstalk.cli.gateway import Gateway
+
+    _run(retry_dead_letters(Gateway.find(url, store), ids, as_json))
+
+
+@dead_letters.command("purge")
+def dlq_purge(
+    ids: Annotated[list[int] | None, typer.Argument(metavar="[ID...]", min=1)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all of them.")] = False,
+    component: Annotated[str | None, typer.Option(help="Remove those of one component.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Remove those of one reason: failed, poison, malformed.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    store: Store = None,
+) -> None:
+    """Remove dead letters: some by their ids, or all of a component or reason, or all."""
+    from cornstalk.cli.deadletters import purge_dead_letters
+    from cornstalk.cli.gateway import Gateway
+
+    if bool(ids) + everything + bool(component or reason) != 1:
+        raise typer.BadParameter("expected ids, or --component and --reason, or --all")
+    filters = {name: value for name, value in (("component", component), ("reason", reason)) if value}
+    _run(purge_dead_letters(Gateway.find(url, store), ids or [], filters, as_json))
 
 
 @autoscaling.command("set")

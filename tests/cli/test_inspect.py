@@ -177,6 +177,30 @@ def test_dead_letters_keep_their_payload_to_themselves(tree: Path) -> None:
     assert json.loads(cornstalk("dlq", "show", id, "--json", "--store", tree).stdout)["item"]["lane"] == "interactive"
 
 
+def test_a_dead_letter_is_asked_again_and_removed(tree: Path) -> None:
+    def letters() -> list[dict[str, Any]]:
+        return json.loads(cornstalk("dlq", "ls", "--json", "--store", tree).stdout)["dead_letters"]
+
+    failing(tree)
+    id = letters()[0]["id"]
+    done = cornstalk("dlq", "retry", str(id), "--json", "--store", tree)
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)["request"]
+    wait_until(lambda: again in {letter["request"] for letter in letters()}, within=20)  # it fails as it did
+    assert id not in {letter["id"] for letter in letters()}
+    assert "unknown_dead_letter" in cornstalk("dlq", "retry", str(id), "--store", tree).stderr
+    newest = letters()[0]
+    assert cornstalk("dlq", "purge", str(newest["id"]), "--store", tree).stdout == "1 removed\n"
+    others = len(letters())
+    purged = cornstalk(
+        "dlq", "purge", "--component", newest["component"], "--reason", "failed", "--json", "--store", tree
+    )
+    assert json.loads(purged.stdout)["removed"] <= others
+    assert cornstalk("dlq", "purge", "--store", tree).returncode == 2
+    assert cornstalk("dlq", "purge", "--all", "--store", tree).returncode == 0
+    assert letters() == []
+
+
 def test_a_worker_that_dies_each_time_is_traced_as_poison(tree: Path) -> None:
     request = failing(tree, "exit")
     done = cornstalk("trace", request, "--store", tree)

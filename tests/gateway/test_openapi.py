@@ -21,7 +21,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks as conformance
 
 from cornstalk.app import App, load_app
-from gateway import autoscale, deadletters, http, openapi, resumable
+from gateway import autoscale, deadletters, http, openapi, resumable, retries
 from tests.e2e.apps import APPS
 from tests.gateway.raw import exchange, post
 from tests.gateway.sound import data_url, wav
@@ -98,7 +98,14 @@ async def test_it_is_valid(stack: Stack) -> None:
 
 
 async def test_every_route_is_in_it() -> None:
-    routers = (http.router, openapi.router, deadletters.router, autoscale.router, resumable.router)
+    routers = (
+        http.router,
+        openapi.router,
+        deadletters.router,
+        retries.router,
+        autoscale.router,
+        resumable.router,
+    )
     routes = {
         (r.path, m.lower()) for router in routers for r in router.routes if isinstance(r, APIRoute) for m in r.methods
     }
@@ -167,6 +174,34 @@ async def test_requests_that_it_allows_are_taken(stack: Stack) -> None:
         validator(spec, spec["components"]["schemas"]["described.answer"]).validate(answer.json())
         reply = answer.json()["response"]
         assert (reply["part"]["name"], reply["raw"]) == ("p", base64.b64encode(b"bytes as text").decode())
+
+
+@pytest.mark.parametrize("ratio", ["NaN", "Infinity", "-Infinity", 1e308, 0])
+async def test_what_is_no_number_is_told_by_its_name_and_may_be_sent_back(stack: Stack, ratio: Any) -> None:
+    spec = await fetched(stack)
+    body = {"text": "x", "ratio": ratio, "part": {"name": "p", "weight": ratio}}
+    validator(spec, spec["components"]["schemas"]["described.request"]).validate(body)
+    answer = await stack.clients[0].post("/apps/described", json=body)
+    assert answer.status_code == 200, answer.text
+    validator(spec, spec["components"]["schemas"]["described.answer"]).validate(answer.json())
+    reply = answer.json()["response"]
+    assert (reply["ratio"], reply["ratios"]) == (ratio, [ratio, ratio, None])
+    form = {name: (None, str(value)) for name, value in {"text": "x", "ratio": ratio}.items()}
+    answer = await stack.clients[0].post("/apps/described", files=form)
+    assert answer.json()["response"]["ratio"] == ratio
+    events = await stack.clients[0].post("/apps/described", json=body, headers={"Accept": "text/event-stream"})
+    end = frames(events.text)[-1]
+    validator(spec, events_of(spec, "described")["end"]).validate(end["data"])
+    assert end["data"]["response"]["ratio"] == ratio
+
+
+async def test_numbers_are_numbers_where_the_app_allows_no_others(stack: Stack) -> None:
+    schemas = (await fetched(stack))["components"]["schemas"]
+    assert schemas["described.response"]["properties"]["share"]["type"] == "number"
+    assert schemas["described.form"]["properties"]["ratio"]["type"] == "number"  # as text, which has the names too
+    names = {"enum": ["NaN", "Infinity", "-Infinity"]}
+    for side in ("request", "response"):
+        assert schemas[f"described.{side}"]["properties"]["ratio"]["anyOf"] == [{"type": "number"}, names]
 
 
 @pytest.mark.parametrize(
@@ -240,13 +275,22 @@ async def test_events_are_as_it_says(stack: Stack) -> None:
     assert set(told) == {"chunk", "end", "error"}
     chunk = validator(spec, kinds["described"]["chunk"])
     piece = {"field": "text", "node": "n", "output": "text", "n": 0, "data": "x"}
-    sound = {**piece, "field": "sound", "media_type": "audio/pcm;rate=24000;channels=1"}
-    assert [chunk.is_valid(p) for p in (piece, {**piece, "data": 5}, {**piece, "field": "digest"}, sound)] == [
+    assert [chunk.is_valid(p) for p in (piece, {**piece, "data": 5}, {**piece, "field": "digest"})] == [
         True,
         False,
         False,
-        True,
     ]
+    for field, kind in (("sound", "audio/pcm;rate=24000;channels=1"), ("file", "application/octet-stream")):
+        of_bytes = {**piece, "field": field, "media_type": kind}
+        assert [
+            chunk.is_valid(p) for p in (of_bytes, {**of_bytes, "media_type": "x/y"}, {**piece, "field": field})
+        ] == [
+            True,
+            False,
+            False,
+        ]
+    inner = {**piece, "field": "parts.0.sound"}
+    assert all(chunk.is_valid(p) for p in (inner, {**inner, "media_type": "audio/pcm;rate=8000;channels=1"}))
 
 
 # ------------------------------------------------------------ what it says of answers
