@@ -240,6 +240,7 @@ def batch_job_facts(job: str) -> str:
     return f"batch.result.{job}.job.*"
 
 
+ALL_BATCH_BEGUN: Final = "batch.result.*.job.begun"
 ALL_BATCH_RESULTS: Final = "batch.result.>"
 
 
