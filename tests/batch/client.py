@@ -7,12 +7,15 @@ import json
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgpack
 import nats
+from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from broker.server import Server
+
+SILENCE: Final = 2.0
 
 
 def job_id(app: str, key: str, tenant: str = "default") -> str:
@@ -23,6 +26,7 @@ def job_id(app: str, key: str, tenant: str = "default") -> str:
 class Heard:
     """What a consumer of a job's results has got."""
 
+    last: int = 0
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     words: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -61,22 +65,30 @@ class Client:
         await self.js.publish(f"batch.result.{job}.cancel", b"")
 
     async def hear(self, job: str, until: str = "summary", within: float = 60.0) -> Heard:
-        """Everything from the beginning on, to the first word `until`, by a consumer of its own."""
+        """Everything from the beginning on, to the first word `until`, by a consumer of its own.
+
+        A consumer that says nothing for a while is made anew from where it was: the server may have died.
+        """
         heard = Heard()
         end = time.monotonic() + within
-        subscription = await self.js.subscribe(f"batch.result.{job}.*", ordered_consumer=True)
+        while heard.word(until) is None:
+            assert time.monotonic() < end, f"no {until} within {within} s: {heard.statuses()} {heard.words}"
+            try:
+                await self._hear(job, heard, until)
+            except (TimeoutError, nats.errors.Error):
+                continue
+        return heard
+
+    async def _hear(self, job: str, heard: Heard, until: str) -> None:
+        start = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=heard.last + 1)
+        subscription = await self.js.subscribe(f"batch.result.{job}.*", ordered_consumer=True, config=start)
         try:
             while heard.word(until) is None:
-                left = end - time.monotonic()
-                assert left > 0, f"no {until} within {within} s: {heard.statuses()} {heard.words}"
-                try:
-                    message = await subscription.next_msg(timeout=min(left, 5.0))
-                except TimeoutError:
-                    continue
+                message = await subscription.next_msg(timeout=SILENCE)
+                heard.last = message.metadata.sequence.stream
                 self._take(heard, message.subject.rpartition(".")[2], message.data)
         finally:
             await subscription.unsubscribe()
-        return heard
 
     @staticmethod
     def _take(heard: Heard, name: str, data: bytes) -> None:

@@ -64,7 +64,20 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 def test_help_names_every_command() -> None:
     done = cornstalk("--help")
     assert done.returncode == 0
-    for name in ("up", "down", "deploy", "invoke", "status", "trace", "logs", "dlq", "autoscale", "demo", "run"):
+    for name in (
+        "up",
+        "down",
+        "deploy",
+        "invoke",
+        "status",
+        "trace",
+        "logs",
+        "dlq",
+        "autoscale",
+        "batch",
+        "demo",
+        "run",
+    ):
         assert name in done.stdout
 
 
