@@ -1,12 +1,18 @@
-"""Values as clients get them: JSON in which bytes are base64, structs objects, a file the digest that names it."""
+"""Values as clients get them: JSON in which bytes are base64, structs objects, a file the digest that names it.
+
+JSON has no number for what is none: those floats have their names, which a field of floats takes in a request too.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final
 
 import msgspec
 
 from cornstalk.messages import Upload
+
+NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
 
 def _hook(value: Any) -> Any:
@@ -20,4 +26,15 @@ _encoder = msgspec.json.Encoder(enc_hook=_hook)
 
 def to_json(value: Any) -> bytes:
     """Raises TypeError for what has no such form."""
-    return _encoder.encode(value)
+    encoded = _encoder.encode(value)
+    if b"null" in encoded:  # as which the encoder writes what is no number
+        encoded = _encoder.encode(_named(msgspec.to_builtins(value, enc_hook=_hook, str_keys=True)))
+    return encoded
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _named(member) for key, member in value.items()}
+    return [_named(member) for member in value] if isinstance(value, (list, tuple)) else value

@@ -16,6 +16,7 @@ from cornstalk.graph import State
 from cornstalk.messages import Error, Finish
 from gateway.answers import read_state, stream_refs, without_streams
 from gateway.requests import Run
+from gateway.streams import OCTETS, MediaTypes
 from gateway.values import Values
 
 PING_EVERY: Final = 15.0
@@ -35,13 +36,13 @@ Source = tuple[str, str]
 
 
 async def events(
-    broker: Broker, facts: Facts, run: Run | Finish, request: str, media: Mapping[str, str], after: int
+    broker: Broker, facts: Facts, run: Run | Finish, request: str, media: MediaTypes, after: int
 ) -> AsyncIterator[Event]:
     """Everything after sequence `after`, stored or live, each piece once, to the request's end.
 
-    `media`: media type of each stream field that has one. Ending the iteration early leaves the request as it is. The
-    chunks before `after` are read again, for what of a re-run output is new depends on what was told before. What has
-    been purged is no silent gap: the last event is an `error` then.
+    Ending the iteration early leaves the request as it is. The chunks before `after` are read again, for what of a
+    re-run output is new depends on what was told before. What has been purged is no silent gap: the last event is an
+    `error` then.
     """
     async with RequestChunks(broker, request) as chunks:
         if isinstance(run, Finish):
@@ -52,7 +53,7 @@ async def events(
                 await asyncio.wait((run.driver.head, run.task), timeout=PING_EVERY, return_when="FIRST_COMPLETED")
                 if not (run.driver.head.done() or run.task.done()):
                     yield Event("ping")
-        told = {source: _Told(path, media.get(path, "")) for source, path in (await _sources(run)).items()}
+        told = {source: _Told(path, media(path)) for source, path in (await _sources(run)).items()}
         while told:
             try:
                 async with asyncio.timeout(PING_EVERY):  # wait_for would make a task of each chunk
@@ -107,7 +108,8 @@ class _Told:
             "n": stored.chunk.n,
             "data": new,
         }
-        return Event("chunk", stored.seq, data | ({"media_type": self._media_type} if self._media_type else {}))
+        media_type = self._media_type or (OCTETS if isinstance(new, bytes) else "")
+        return Event("chunk", stored.seq, data | ({"media_type": media_type} if media_type else {}))
 
 
 async def _sources(run: Run | Finish) -> dict[Source, str]:

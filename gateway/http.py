@@ -25,6 +25,7 @@ from gateway.intake import read_input
 from gateway.options import read_options
 from gateway.requests import Run
 from gateway.service import Service
+from gateway.streams import media_types
 from gateway.values import Values
 
 router = APIRouter()
@@ -181,9 +182,8 @@ def _sse(service: Service, app: App | None, request_id: str, after: int) -> Resp
 
 
 async def _frames(service: Service, app: App | None, request_id: str, after: int) -> AsyncIterator[bytes]:
-    media = service.media_types(app)
     async with service.requests.attached(request_id) as run:
-        async for event in events(service.broker, service.facts, run, request_id, media, after):
+        async for event in events(service.broker, service.facts, run, request_id, media_types(app), after):
             yield _frame(event)
             crash_at("gateway.told")
 

@@ -11,12 +11,15 @@ from pydantic_core import core_schema
 
 from cornstalk.app import App
 from cornstalk.media import takes_upload, takes_uploads
-from cornstalk.types import field_type, is_stream, pcm_of
+from cornstalk.types import field_type, is_stream
+from gateway.encode import NO_NUMBERS
+from gateway.streams import media_type
 
 Schema = dict[str, Any]
 
 PREFIX: Final = "#/components/schemas/"
 _STRING: Final[Schema] = {"type": "string"}
+_NO_NUMBER: Final[Schema] = {"enum": list(NO_NUMBERS)}
 _TEXT: Final = ("string", "integer", "number", "boolean")
 """Types whose text form means the same in a form and in JSON."""
 
@@ -69,6 +72,11 @@ class _Request(GenerateJsonSchema):
             found.setdefault("maximum", 2**64 - 1)
         return found
 
+    def float_schema(self, schema: core_schema.FloatSchema) -> Schema:
+        """As answered; one that has bounds has no such name within them for sure."""
+        found: Schema = super().float_schema(schema)
+        return _or_no_number(found, schema) if len(found) == 1 else found
+
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         found: Schema = super().model_schema(schema)
         return found | {"additionalProperties": False} if "properties" in found else found
@@ -82,9 +90,16 @@ class _Response(GenerateJsonSchema):
     def bytes_schema(self, schema: core_schema.BytesSchema) -> Schema:
         return {"type": "string", "contentEncoding": "base64"}
 
+    def float_schema(self, schema: core_schema.FloatSchema) -> Schema:
+        return _or_no_number(super().float_schema(schema), schema)
+
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         found: Schema = super().model_schema(schema)
         return found | {"required": list(found["properties"])} if found.get("properties") else found
+
+
+def _or_no_number(number: Schema, schema: core_schema.FloatSchema) -> Schema:
+    return number if schema.get("allow_inf_nan") is False else {"anyOf": [number, _NO_NUMBER]}
 
 
 def _generated(
@@ -148,8 +163,8 @@ def _is_file(model: type[BaseModel], name: str) -> bool:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A part that is not there is how a form says null."""
-    rest = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
+    """A part that is not there is how a form says null. The names of what is no number are text as numbers are."""
+    rest = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null" and choice != _NO_NUMBER]
     if len(rest) != 1:
         return schema
     only: Schema = rest[0]
@@ -178,9 +193,12 @@ def _event(model: type[BaseModel], response: Schema) -> Schema:
 def _chunk(model: type[BaseModel], response: Schema) -> Schema:
     """What `data` of an event of kind `chunk` is: one piece of a stream field. Pieces of a field add up."""
     fields = response.get("properties", {})
-    pieces = [_piece({"const": name}, fields[name], _media(model, name)) for name in _streams(model) if name in fields]
-    text_or_members: Schema = {"type": ["string", "array"]}
-    nested = _piece({"type": "string", "pattern": r"\."}, text_or_members, "")
+    pieces = [
+        _piece({"const": name}, fields[name], media_type(model, name)) for name in _streams(model) if name in fields
+    ]
+    inner: Schema = {"type": "string", "pattern": r"\."}
+    nested = _piece(inner, {"type": ["string", "array"]}, "")
+    nested["properties"]["media_type"] = _STRING | {"description": "of bytes, which are base64"}
     return {"anyOf": [*pieces, nested]}
 
 
@@ -214,8 +232,3 @@ def _end(model: type[BaseModel], response: Schema) -> Schema:
 
 def _streams(model: type[BaseModel]) -> list[str]:
     return [name for name, field in model.model_fields.items() if is_stream(field_type(field))]
-
-
-def _media(model: type[BaseModel], field: str) -> str:
-    pcm = pcm_of(field_type(model.model_fields[field]))
-    return pcm.media_type if pcm is not None else ""

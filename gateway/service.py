@@ -6,8 +6,6 @@ from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.facts import Facts
 from broker.topology import ACK_WAIT
-from cornstalk.app import App
-from cornstalk.types import pcm_of
 from gateway.admission import Admission
 from gateway.apps import Apps
 from gateway.batch import Batch
@@ -79,12 +77,3 @@ class Service:
         except BrokerError as error:
             return f"the stream of facts does not answer: {error}"
         return ""
-
-    def media_types(self, app: App | None) -> dict[str, str]:
-        """Media type of each stream field of the app's response that has one."""
-        fields = app.response_model.model_fields if app is not None else {}
-        found = {
-            name: next((m for m in f.metadata if hasattr(m, "rate")), None) or pcm_of(f.annotation)
-            for name, f in fields.items()
-        }
-        return {name: pcm.media_type for name, pcm in found.items() if pcm is not None}

@@ -24,6 +24,7 @@ from gateway.live import LiveInput, TakenOver
 from gateway.options import frame_options
 from gateway.requests import Run
 from gateway.service import Service
+from gateway.streams import media_types
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +149,8 @@ class Talk:
         stack.push_async_callback(self._live.close)
 
     async def _tell(self, run: Run | Finish, app: App | None, after: int) -> None:
-        broker, facts, media = self._service.broker, self._service.facts, self._service.media_types(app)
-        async for event in events(broker, facts, run, self._request, media, after):
+        broker, facts = self._service.broker, self._service.facts
+        async for event in events(broker, facts, run, self._request, media_types(app), after):
             self.over = event.kind in ("end", "error")
             if event.kind != "ping":  # the protocol's own pings say that the connection lives
                 await self._say(event.kind, event.data, event.seq)

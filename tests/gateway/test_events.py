@@ -48,8 +48,8 @@ class Story:
         await self._put(finish(self.request), last)
         return last
 
-    async def told(self, last: Finish, after: int = 0) -> list[Event]:
-        media = {"parts.0": "audio/x"}
+    async def told(self, last: Finish, after: int = 0, media_type: str = "audio/x") -> list[Event]:
+        media = {"parts.0": media_type}.__getitem__
         return [e async for e in events(self.broker, self.facts, last, self.request, media, after)]
 
     async def _put(self, subject: str, fact: Any) -> None:
@@ -79,6 +79,13 @@ async def test_pieces_in_order_and_the_plain_fields_at_the_end(story: Story) -> 
     }
     assert (last.kind, last.seq, last.data["response"]) == ("end", 0, {"parts": [], "plain": 1})
     assert last.data["streams"] == {"parts.0": {"node": NODE, "output": "text"}}
+
+
+async def test_bytes_always_have_a_media_type(story: Story) -> None:
+    """By which clients tell them from text, also of an app that is not known here any more."""
+    await story.pieces(0, "a", b"\xff", b"\0")
+    *pieces, _last = await story.told(await story.done(0, 2), media_type="")
+    assert [e.data["media_type"] for e in pieces] == ["application/octet-stream"] * 2
 
 
 async def test_a_takeover_is_not_seen(story: Story) -> None:
@@ -147,6 +154,6 @@ async def test_a_request_that_another_gateway_ended_meanwhile_loses_no_piece(sto
     following = Following(story.broker, story.facts, story.request)
     (stored,) = [m for m in (await story.facts.read(story.request)).messages if m.subject == accepted(story.request)]
     run = Run(decode(Accepted, stored.data), following, EndedElsewhere(last))  # type: ignore[arg-type]
-    found = [e async for e in events(story.broker, story.facts, run, story.request, {}, 0)]
+    found = [e async for e in events(story.broker, story.facts, run, story.request, lambda _: "", 0)]
     assert chunks(found) == ["one ", "two ", "three"]
     assert found[-1].kind == "end"

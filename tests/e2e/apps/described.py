@@ -47,6 +47,10 @@ class Reply(BaseModel):
     part: Part
     colour: Colour = Colour.green
     raw: bytes = b"\xff"
+    ratio: float
+    ratios: list[float | None]
+    share: float = Field(default=0.5, allow_inf_nan=False)
+    file: Stream[bytes] = b"\xff"
 
 
 class Described(CompositeTask):
@@ -57,7 +61,8 @@ class Described(CompositeTask):
         texts = [q.text, q.mode, q.colour.value, str(q.count), *sorted(q.tags)]
         digest = self.value(text=q.text, texts=texts, upload=q.sound).digest
         part = q.part or Part(name="none")
-        return Reply(digest=digest, text=self.talker(text=q.text, pieces=2).text, part=part, raw=q.raw)
+        ratios = {"ratio": q.ratio, "ratios": [q.ratio, part.weight, None]}
+        return Reply(digest=digest, text=self.talker(text=q.text, pieces=2).text, part=part, raw=q.raw, **ratios)
 
 
 app = App("described", Described())
