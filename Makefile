@@ -39,7 +39,7 @@ soak: setup  ## random kills of real processes, long form
 	CORNSTALK_SOAK=long $(BIN)/python -m pytest tests/faults -q -s
 
 bench: setup  ## every benchmark, one JSON line each
-	for name in record hop loop sidecar recovery; do $(BIN)/python -m bench $$name --json || exit 1; done
+	for name in record hop loop sidecar recovery autoscale; do $(BIN)/python -m bench $$name --json || exit 1; done
 
 clean:  ## removes what setup made
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

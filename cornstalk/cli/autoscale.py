@@ -49,7 +49,7 @@ async def explain(gateway: Gateway, component: str, lines: int, as_json: bool) -
         print(json.dumps(found))
         return
     ready = sum(1 for worker in found["workers"] if worker["ready"])
-    print(f"{found['id']}: {found['replicas']} workers wanted, {ready} ready")
+    print(f"{found['id']}: workers wanted {found['replicas']}, ready {ready}")
     print(f"{_lanes(found['pending'])} waiting, {_lanes(found['in_flight'])} running (interactive + batch)")
     print(_settings(found["policy"]))
     if not found["autoscaled"]:

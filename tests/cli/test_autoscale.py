@@ -37,7 +37,7 @@ async def test_a_burst_scales_out_to_the_limit_and_everything_goes_back_to_zero(
         assert most["policy"]["target"] == SLOTS
         assert (told[-1]["rule"], told[-1]["replicas"]) == ("idle", 0)
         page = await tree.command("explain")
-        for words in ("0 workers wanted, 0 ready", "target the slots of its engine", "0 -> 1", "no item for 2 s: none"):
+        for words in ("workers wanted 0, ready 0", "target the slots of its engine", "0 -> 1", "no item for 2 s: none"):
             assert words in page
         assert "0 of 0" in cornstalk("status", "--store", tree.store).stdout
 
