@@ -102,7 +102,7 @@ def body_of(fields: Mapping[str, Any]) -> Body:
     Raises what `content` and `jsonable` raise.
     """
     if not has_files(fields) and not any(isinstance(v, Typed) for v in fields.values()):
-        return Body(to_json(jsonable(fields)), "application/json")
+        return Body(_encoded(jsonable(fields)), "application/json")
     boundary = secrets.token_hex(16)
     body = bytearray()
     for head, data in _parts(fields):
@@ -127,6 +127,11 @@ def _jsonable(name: str, value: Any) -> Any:
         return to_jsonable_python(value, inf_nan_mode="constants")
     except PydanticSerializationError as error:
         raise BadInput(f"expected what JSON can hold: {error}", name) from error
+
+
+def _encoded(value: Any) -> bytes:
+    """Floats that are no number by the names that a gateway has for them."""
+    return to_json(value, inf_nan_mode="strings")
 
 
 def _is_file(value: Any) -> bool:
@@ -154,7 +159,7 @@ def _parts(fields: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
             elif isinstance(member, Typed):
                 yield _named(name), member.encode()
             else:
-                yield f"{_named(name)}\r\nContent-Type: application/json", to_json(_jsonable(name, member))
+                yield f"{_named(name)}\r\nContent-Type: application/json", _encoded(_jsonable(name, member))
 
 
 def _named(name: str) -> str:

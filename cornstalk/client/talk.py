@@ -149,7 +149,7 @@ class Talk(Generic[R]):
         return options | {name: value for name, value in more.items() if value is not None}
 
     def _frame(self, type: str, **fields: Any) -> str:
-        return to_json({"type": type, "id": self.id, **fields}, inf_nan_mode="constants").decode()
+        return to_json({"type": type, "id": self.id, **fields}, inf_nan_mode="strings").decode()
 
     def _piece(self, field: str, piece: Any) -> Frame:
         if piece is None:

@@ -53,6 +53,13 @@ def test_without_files_it_is_json() -> None:
     assert json.loads(body.content) == {"text": "é", "n": 3, "none": None}
 
 
+def test_floats_that_are_no_numbers_go_by_their_names() -> None:
+    value = [float("nan"), float("inf"), -float("inf"), 0.5]
+    said = '["NaN","Infinity","-Infinity",0.5]'
+    assert body_of({"v": value}).content == f'{{"v":{said}}}'.encode()
+    assert parts({"v": value, "sound": b"x"}) == {"v": [said], "sound": [b"x"]}
+
+
 def test_with_files_it_is_a_form_that_says_the_same() -> None:
     sent = {"text": 'a "b"\r\n--x', "n": 3, "on": True, "d": {"x": [1]}, "sound": b"\x00\r\n", "all": [b"1", b"2"]}
     assert parts(sent) == {
