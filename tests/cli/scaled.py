@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -84,6 +85,14 @@ class Scaled:
         }
         self.most = max(self.most, len(found))
         return found
+
+    def log(self) -> str:
+        """What the tree itself wrote."""
+        return (self.store / "logs" / "up.log").read_text()
+
+    def draining(self) -> list[str]:
+        """Names of the workers that were told to end."""
+        return re.findall(r"(\S+) drains$", self.log(), re.MULTILINE)
 
     async def there_are(self, count: int) -> None:
         await eventually(lambda: len(self.workers()) == count, within=LATE, every=0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -42,26 +43,43 @@ async def test_a_burst_scales_out_to_the_limit_and_everything_goes_back_to_zero(
         assert "0 of 0" in cornstalk("status", "--store", tree.store).stdout
 
 
+async def scaled_in(tree: Scaled, most: int) -> tuple[asyncio.Task[None], dict[str, int]]:
+    """All slots of `most` workers are taken, and all but one worker drain. The requests, and the workers before."""
+    await tree.ready(most)
+    before = tree.workers()
+    burst = await tree.burst("long", most * SLOTS, pieces=60, service_ms=100)
+
+    async def all_busy() -> bool:
+        load = (await tree.client.get("/components")).json()["components"][0]
+        return sum(load["in_flight"].values()) == most * SLOTS
+
+    await eventually(all_busy, within=20)
+    await tree.set(min=1, max=1)
+    await eventually(lambda: len(tree.draining()) == most - 1, within=20)
+    assert not burst.done()
+    return burst, before
+
+
 async def test_a_scale_in_lets_what_runs_end(tmp_path: Path) -> None:
     async with Scaled.up(tmp_path / "store", min=MOST, max=MOST, cooldown=300, window=0) as tree:
-        await tree.ready(MOST)
-        before = tree.workers()
-        burst = await tree.burst("long", MOST * SLOTS, pieces=60, service_ms=100)
-
-        async def all_busy() -> bool:
-            load = (await tree.client.get("/components")).json()["components"][0]
-            return sum(load["in_flight"].values()) == MOST * SLOTS
-
-        await eventually(all_busy, within=20)
-        await tree.set(min=1, max=1)
-        log = tree.store / "logs" / "up.log"
-        await eventually(lambda: log.read_text().count(" drains\n") == MOST - 1, within=20)
-        assert not burst.done()
+        burst, before = await scaled_in(tree, MOST)
         await tree.there_are(1)
         await burst
         await tree.each_ran_once()
         assert set(tree.workers().items()) < set(before.items())
-        assert "killed" not in log.read_text()
+        assert "killed" not in tree.log()
+
+
+async def test_a_worker_that_dies_while_it_drains_leaves_its_items_to_the_others(tmp_path: Path) -> None:
+    async with Scaled.up(tmp_path / "store", min=2, max=2, cooldown=300, window=0) as tree:
+        burst, before = await scaled_in(tree, 2)
+        (victim,) = tree.draining()
+        os.kill(before[victim], signal.SIGKILL)
+        await burst
+        await tree.there_are(1)
+        assert victim not in tree.workers()
+        again = [request for request in tree.requests if await tree.attempts(request) > 1]
+        assert 1 <= len(again) <= SLOTS
 
 
 async def test_a_killed_operator_loses_no_item_and_no_decision(tmp_path: Path) -> None:
