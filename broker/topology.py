@@ -47,6 +47,7 @@ class Backlog(NamedTuple):
     pending: dict[str, int]
     in_flight: dict[str, int]
     max_msgs: int  # items a lane may hold
+    ended: dict[str, int] = {}  # deliveries that are over, since the queue was made: their growth is its throughput
 
 
 async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT) -> None:
@@ -111,12 +112,13 @@ async def components(broker: Broker) -> list[str]:
 async def backlog(broker: Broker, component: str) -> Backlog:
     """Items waiting and running in both lanes. Raises ReadTimeout, Rejected (no such component)."""
     stream = subjects.work_stream(component)
-    pending, in_flight = {}, {}
+    pending, in_flight, ended = {}, {}, {}
     for lane in LANES:
         info = await broker.api(f"CONSUMER.INFO.{stream}.{lane}")
         pending[lane], in_flight[lane] = info["num_pending"], info["num_ack_pending"]
+        ended[lane] = info["delivered"]["consumer_seq"] - info["num_ack_pending"]
     config = (await broker.api(f"STREAM.INFO.{stream}"))["config"]
-    return Backlog(pending, in_flight, config["max_msgs_per_subject"])
+    return Backlog(pending, in_flight, config["max_msgs_per_subject"], ended)
 
 
 async def share_in_use(broker: Broker, stream: str) -> float:

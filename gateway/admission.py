@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from broker.connection import Broker, Subscription
 from broker.errors import Rejected
 from broker.requests import Message
-from broker.subjects import LANES, SIDECAR_SHARE
+from broker.subjects import SIDECAR_SHARE
 from broker.topology import Backlog, backlog
 from cornstalk.errors import Refused
 from cornstalk.messages import Lane
@@ -23,6 +24,13 @@ FULL: Final = 0.5
 """Share of a lane's max_msgs at which admission stops (design rule 9); the rest is for requests that are under way."""
 SPACE: Final = 0.7
 """Share of a sidecar's arenas in use at which admission stops (design section 7)."""
+WINDOW: Final = 30.0
+"""Seconds of looks from which the throughput of a queue is taken, or less if in less ENOUGH items ended."""
+ENOUGH: Final = 10
+UNKNOWN: Final = 5.0
+"""Seconds until a client tries again when nothing ended within the window: nobody knows when there will be room."""
+LONGEST: Final = 60.0
+"""Seconds that a client is told to stay away at most."""
 SHARE_TTL: Final = 5.0
 """Seconds after which a sidecar that says nothing no longer counts."""
 
@@ -34,8 +42,7 @@ class Admission:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._looks: dict[str, tuple[float, Backlog]] = {}
-        self._rates: dict[str, float] = {}
+        self._looks: dict[str, deque[tuple[float, Backlog]]] = {}  # the newest last
         self._shares: dict[str, tuple[float, float]] = {}  # host -> (when, share in use)
         self._subscription: Subscription | None = None
 
@@ -53,7 +60,7 @@ class Admission:
             if depth is not None and (held := _held(depth, lane)) > FULL * depth.max_msgs:
                 raise Refused(
                     f"{component} has {held} items waiting and running, over half of its limit of {depth.max_msgs}",
-                    retry_after=self._drain_time(component, held - FULL * depth.max_msgs),
+                    retry_after=self._drain_time(component, lane, held - FULL * depth.max_msgs),
                 )
 
     def _check_space(self) -> None:
@@ -64,22 +71,28 @@ class Admission:
 
     async def _look(self, component: str) -> Backlog | None:
         now = time.monotonic()
-        before = self._looks.get(component)
-        if before is not None and now - before[0] < FRESH:
-            return before[1]
+        looks = self._looks.setdefault(component, deque())
+        if looks and now - looks[-1][0] < FRESH:
+            return looks[-1][1]
         try:
             depth = await backlog(self._broker, component)
         except Rejected:
             return None  # no queue yet: the operator makes it, and the dispatcher retries until it is there
-        if before is not None:
-            drained = sum(_held(before[1], lane) - _held(depth, lane) for lane in LANES)
-            self._rates[component] = max(drained, 0) / (now - before[0])
-        self._looks[component] = (now, depth)
+        looks.append((time.monotonic(), depth))
+        while looks[0][0] < looks[-1][0] - WINDOW:
+            looks.popleft()
         return depth
 
-    def _drain_time(self, component: str, items: float) -> float:
-        rate = self._rates.get(component, 0.0)
-        return min(60.0, max(1.0, items / rate)) if rate > 0 else 5.0
+    def _drain_time(self, component: str, lane: Lane, items: float) -> float:
+        """Seconds until `items` have ended, at the pace of those that ended lately."""
+        looks = self._looks[component]
+        until, last = looks[-1]
+        seconds, ended = 0.0, 0
+        for since, depth in reversed(looks):
+            seconds, ended = until - since, last.ended[lane] - depth.ended[lane]
+            if ended >= ENOUGH:
+                break
+        return min(LONGEST, items * seconds / ended) if ended > 0 else UNKNOWN
 
     async def _hear(self, message: Message) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ def _typed(error: CornstalkError) -> Answered:
     if isinstance(error, AppError) and error.line:
         more["line"] = error.line
     if isinstance(error, Refused):
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     return _answer(error.status, error.code, str(error), headers, retryable=error.retryable, **more)

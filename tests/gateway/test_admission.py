@@ -96,3 +96,48 @@ async def test_over_70_percent_of_the_sidecar_nobody_new_gets_in(stack: Stack) -
         await eventually(lambda: code(200), within=5, every=0.1)
     finally:
         await hog.close()
+
+
+async def test_who_is_refused_is_told_when_there_will_be_room(stack: Stack) -> None:
+    """Within a factor of two, and the second to which the header is rounded up."""
+    (component,) = (await stack.deploy(APPS / "wide.py", workers=False))["components"]
+    await ensure_component(stack.broker, component, max_msgs_per_lane=300)
+    stack.start_workers(component)
+    client = stack.clients[0]
+
+    async def knock() -> httpx.Response:
+        """One who leaves again as soon as the door has opened or not."""
+        sent = client.stream("POST", "/apps/wide", json={"text": "k"}, headers={"Accept": "text/event-stream"})
+        async with sent as answer:
+            return answer
+
+    async def ask(text: str) -> httpx.Response:
+        return await client.post("/apps/wide", json={"text": text})
+
+    assert (await ask("first")).status_code == 200
+    asked = [asyncio.create_task(ask(f"many {i}")) for i in range(28)]
+
+    async def deep() -> bool:
+        load = await backlog(stack.broker, component)
+        return load.pending["interactive"] + load.in_flight["interactive"] > 250
+
+    await eventually(deep, within=10)
+    knocks: list[tuple[float, int]] = []  # when, Retry-After
+
+    async def admitted() -> bool:
+        answer = await knock()
+        if answer.status_code == 429:
+            knocks.append((time.monotonic(), int(answer.headers["retry-after"])))
+        return answer.status_code == 200
+
+    async def refused() -> bool:
+        return not await admitted()
+
+    await eventually(refused, within=5, every=0.1)
+    await eventually(admitted, within=30, every=0.1)
+    opened = time.monotonic()
+    ahead = [(opened - when, told) for when, told in knocks if 1.0 < opened - when < 2.0]
+    print(f"knocked (seconds before it opened, told): {[(round(true, 1), told) for true, told in ahead]}")
+    assert ahead
+    assert all(true / 2 <= told <= 2 * true + 1 for true, told in ahead)
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
