@@ -19,9 +19,8 @@ from typing import Any, Final, NamedTuple
 from broker.connection import Broker
 from broker.crash import crash_at
 from broker.errors import BrokerError
-from broker.facts import Facts
 from broker.reads import last_stored
-from broker.subjects import BATCH, accepted, batch_result
+from broker.subjects import BATCH, batch_result
 from cornstalk.app import App
 from cornstalk.batch import Begun, Given, Progress, Summary, row_request
 from cornstalk.errors import UnknownRequest
@@ -48,7 +47,6 @@ class Jobs(NamedTuple):
     """What running a job takes. Shared by all jobs of a gateway."""
 
     broker: Broker
-    facts: Facts
     store: JobStore
     apps: Apps
     requests: Requests
@@ -169,16 +167,13 @@ class Job:
     async def _ended(self, row: int, status: Status) -> bool:
         """Whether a row has its result now; False if it runs and will have one."""
         request = row_request(self._job, row)
+        if not await self._jobs.requests.queue(request):
+            await self._never_ran(row, status)
+            return True
         if status == "cancelled":
-            try:
+            with suppress(UnknownRequest):  # ended and purged meanwhile
                 await self._jobs.requests.cancel(request, "the batch job was cancelled")
-                return False
-            except UnknownRequest:
-                pass
-        elif await self._jobs.facts.last(accepted(request)) is not None:
-            return False
-        await self._never_ran(row, status)
-        return True
+        return False
 
     async def _never_ran(self, row: int, status: Status) -> None:
         message = "the job was cancelled" if status == "cancelled" else "the deadline of the job passed"

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_WAIT: Final = 10.0
 """Seconds that storing a cancel may take."""
+QUEUE_WAIT: Final = 5.0
+"""Seconds that queueing a request again may take."""
 ASK_WAIT: Final = 0.1
 """Seconds that other gateways get to say that a client listens there, before a request that was left is cancelled."""
 
@@ -119,13 +121,27 @@ class Requests:
             crash_at("gateway.accepted")
             stored = accepted if put.won else decode(Accepted, put.data)
             if stored.durable:  # also when it was stored before: who stored it may have died before this line
-                await self._broker.publish_stored(
-                    drive(stored.app), encode(stored), deadline=deadline, msg_id=f"drive:{request}"
-                )
+                await self._queue(stored, deadline)
                 crash_at("gateway.queued")
         except DeadlineExceeded as error:
             raise Expired("the deadline passed before the request was accepted") from error
         return stored, put.seq if put.won else None
+
+    async def queue(self, request: str) -> bool:
+        """Puts a durable request into DRIVE, for who stored it may have died before that line. False if there is none.
+
+        Raises BrokerError.
+        """
+        stored = await self._facts.last(accepted_subject(request))
+        if stored is None:
+            return False
+        await self._queue(decode(Accepted, stored.data), time.time() + QUEUE_WAIT)
+        return True
+
+    async def _queue(self, accepted: Accepted, deadline: float) -> None:
+        await self._broker.publish_stored(
+            drive(accepted.app), encode(accepted), deadline=deadline, msg_id=f"drive:{accepted.request}"
+        )
 
     async def _purged(self, request: str) -> bool:
         """Whether only the tombstone of the request is left: accepting it again would run it again."""

@@ -65,7 +65,7 @@ class Service:
         store = JobStore(self.broker)
         rows = Rows(self.requests, self.uploads, results, Room(self.broker, self.admission))
         windows = Windows(self.broker)
-        jobs = Jobs(self.broker, self.facts, store, self.apps, self.requests, rows, results, windows, ack_wait)
+        jobs = Jobs(self.broker, store, self.apps, self.requests, rows, results, windows, ack_wait)
         return Batch(Intake(self.broker, store, self.apps), jobs)
 
     async def not_ready(self) -> str:

@@ -110,9 +110,7 @@ async def test_a_gateway_that_stops_in_order_hands_its_jobs_over_at_once(stack: 
 
 
 async def test_cancelled_while_the_gateway_that_runs_it_is_dead(stack: Stack, client: Client) -> None:
-    rows = [{"text": f"dead {i}", "service_ms": 10 if i < 5 else 20_000} for i in range(300)]
-    await client.submit("one", idempotency_key="dead", rows=rows)
-    job = job_id("one", "dead")
+    job = await submit(client, "dead", 300, service_ms=150)
     await reached(stack, job, 5)
     for i in (0, 1):
         stack.children[f"gateway{i}"].kill()
@@ -121,7 +119,10 @@ async def test_cancelled_while_the_gateway_that_runs_it_is_dead(stack: Stack, cl
     for i in (0, 1):
         stack.children[f"gateway{i}"].start()
     heard = await client.hear(job, within=60)
-    assert heard.statuses() == {"done": 5, "cancelled": 295}
+    statuses = heard.statuses()
+    assert statuses.keys() == {"done", "cancelled"}
+    assert 5 <= statuses["done"] < 200, "what was under way may have ended well"
+    assert sum(statuses.values()) == 300
     await nothing_left(stack, within=20)
 
 

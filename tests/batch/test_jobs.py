@@ -143,8 +143,9 @@ async def test_the_same_submission_twice_is_one_job(stack: Stack, client: Client
 
 async def test_the_same_key_with_other_rows_is_refused_and_harms_nothing(client: Client) -> None:
     await client.submit("one", idempotency_key="taken", rows=texts("taken", 8, service_ms=50))
-    seq = await client.submit("one", idempotency_key="taken", rows=texts("else", 8))
     job = job_id("one", "taken")
+    await client.hear(job, until="progress")
+    seq = await client.submit("one", idempotency_key="taken", rows=texts("else", 8))
     refused = (await client.hear(job, until="refused")).word("refused")
     assert refused is not None
     assert (refused["seq"], refused["error"]["field"]) == (seq, "idempotency_key")
@@ -226,18 +227,19 @@ async def _stored(client: Client, subject: str) -> list[Any]:
 
 
 async def test_a_cancel_ends_what_runs_and_what_has_not_begun(stack: Stack, client: Client) -> None:
-    rows = [{"text": f"cancel {i}", "service_ms": 10 if i < 5 else 20_000} for i in range(400)]
-    await client.submit("one", idempotency_key="cancel", rows=rows)
+    await client.submit("one", idempotency_key="cancel", rows=texts("cancel", 400, service_ms=200))
     job = job_id("one", "cancel")
     await eventually(lambda: _ended(stack, job, 5), within=20)
     await client.cancel(job)
     heard = await client.hear(job, within=30)
     assert sorted(heard.rows) == list(range(400))
-    assert heard.statuses() == {"done": 5, "cancelled": 395}
+    done = heard.statuses()["done"]
+    assert heard.statuses() == {"done": done, "cancelled": 400 - done}
+    assert 5 <= done < 100
     assert {row["error"]["code"] for row in heard.rows.values() if row["status"] == "cancelled"} == {"cancelled"}
     summary = heard.word("summary")
     assert summary is not None
-    assert (summary["status"], summary["done"], summary["cancelled"]) == ("cancelled", 5, 395)
+    assert (summary["status"], summary["done"], summary["cancelled"]) == ("cancelled", done, 400 - done)
     await queues_empty(stack, within=10)
 
 
@@ -255,15 +257,17 @@ async def test_a_job_that_is_cancelled_before_it_begins_runs_nothing(client: Cli
 
 
 async def test_the_deadline_ends_what_runs_and_what_has_not_begun(stack: Stack, client: Client) -> None:
-    rows = [{"text": f"late {i}", "service_ms": 10 if i < 3 else 30_000} for i in range(200)]
+    rows = texts("late", 200, service_ms=200)
     await client.submit("one", as_json=False, idempotency_key="late", rows=rows, deadline=3)
     began = time.monotonic()
     heard = await client.hear(job_id("one", "late"), within=30)
     assert time.monotonic() - began < 20
-    assert heard.statuses() == {"done": 3, "expired": 197}
+    done = heard.statuses()["done"]
+    assert heard.statuses() == {"done": done, "expired": 200 - done}
+    assert 1 <= done < 150
     summary = heard.word("summary")
     assert summary is not None
-    assert (summary["status"], summary["expired"]) == ("expired", 197)
+    assert (summary["status"], summary["expired"]) == ("expired", 200 - done)
     await queues_empty(stack, within=10)
 
 
