@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -150,9 +151,15 @@ async def serve(config: Config) -> None:
     await server.serve()
 
 
+def _ended(*_: object) -> None:
+    """The server raises the signal once more when it has stopped: that is a good end, as for the other services."""
+    raise SystemExit(0)
+
+
 def main() -> None:
     logging.basicConfig(level=os.environ.get("CORNSTALK_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
     config = read_config(sys.argv[1:])
+    signal.signal(signal.SIGTERM, _ended)
     try:
         uvloop.run(serve(config))
     except BrokerError as error:
