@@ -22,6 +22,8 @@ FRESH: Final = 0.25
 """Seconds that a look at a queue holds."""
 FULL: Final = 0.5
 """Share of a lane's max_msgs at which admission stops (design rule 9); the rest is for requests that are under way."""
+PATIENCE: Final = 0.5
+"""Share of its time to the deadline that a request may stand in one queue: the rest is for what it came for."""
 SPACE: Final = 0.7
 """Share of a sidecar's arenas in use at which admission stops (design section 7)."""
 WINDOW: Final = 30.0
@@ -53,15 +55,27 @@ class Admission:
         if self._subscription is not None:
             await self._subscription.close()
 
-    async def check(self, components: tuple[str, ...], lane: Lane) -> None:
-        """Raises Refused, with the seconds after which trying again makes sense."""
+    async def check(self, components: tuple[str, ...], lane: Lane, within: float) -> None:
+        """Raises Refused, with the seconds after which trying again makes sense. `within`: seconds to the deadline."""
         self._check_space()
         for component, depth in zip(components, await asyncio.gather(*map(self._look, components)), strict=True):
-            if depth is not None and (held := _held(depth, lane)) > FULL * depth.max_msgs:
-                raise Refused(
-                    f"{component} has {held} items waiting and running, over half of its limit of {depth.max_msgs}",
-                    retry_after=self._drain_time(component, lane, held - FULL * depth.max_msgs),
-                )
+            if depth is not None:
+                self._check_depth(component, lane, depth, within)
+
+    def _check_depth(self, component: str, lane: Lane, depth: Backlog, within: float) -> None:
+        held, most = _held(depth, lane), FULL * depth.max_msgs
+        if held > most:
+            raise Refused(
+                f"{component} has {held} items waiting and running, over half of its limit of {depth.max_msgs}",
+                retry_after=self._drain_time(component, lane, held - most),
+            )
+        pace = self._pace(component, lane)
+        if pace is not None and held * pace > PATIENCE * within:
+            raise Refused(
+                f"{component} would take {held * pace:.0f} s for the {held} items before this one, and the deadline is"
+                f" in {within:.0f} s",
+                retry_after=min(LONGEST, held * pace - PATIENCE * within),
+            )
 
     def _check_space(self) -> None:
         now = time.monotonic()
@@ -85,14 +99,18 @@ class Admission:
 
     def _drain_time(self, component: str, lane: Lane, items: float) -> float:
         """Seconds until `items` have ended, at the pace of those that ended lately."""
-        looks = self._looks[component]
-        until, last = looks[-1]
+        pace = self._pace(component, lane)
+        return UNKNOWN if pace is None else min(LONGEST, items * pace)
+
+    def _pace(self, component: str, lane: Lane) -> float | None:
+        """Seconds for each item that ended lately, while others waited all the time; None if that cannot be told."""
+        until, last = self._looks[component][-1]
         seconds, ended = 0.0, 0
-        for since, depth in reversed(looks):
-            seconds, ended = until - since, last.ended[lane] - depth.ended[lane]
-            if ended >= ENOUGH:
+        for since, depth in reversed(self._looks[component]):
+            if not depth.pending[lane] or ended >= ENOUGH:
                 break
-        return min(LONGEST, items * seconds / ended) if ended > 0 else UNKNOWN
+            seconds, ended = until - since, last.ended[lane] - depth.ended[lane]
+        return seconds / ended if ended > 0 else None
 
     async def _hear(self, message: Message) -> None:
         try:

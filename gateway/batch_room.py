@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Final
 
@@ -29,7 +30,7 @@ class Room:
         """Returns when there is room. Raises BrokerError."""
         while True:
             try:
-                await self._admission.check(components, "batch")
+                await self._admission.check(components, "batch", math.inf)
                 if await self._in_use() <= FULL:
                     return
             except Refused:

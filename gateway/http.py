@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
@@ -98,7 +99,7 @@ async def invoke(name: str, request: Request) -> Response:
     service = service_of(request)
     app = await service.apps.current(name)
     options = read_options(name, request.headers)
-    await service.admission.check(tuple(app.components()), options.lane)
+    await service.admission.check(tuple(app.components()), options.lane, options.deadline - time.time())
     value = await read_input(app, request, service.uploads, options.deadline)
     await service.requests.accept(app, value, options)
     if "text/event-stream" in request.headers.get("accept", ""):

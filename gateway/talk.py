@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -123,7 +124,7 @@ class Talk:
         service = self._service
         app = await service.apps.current(self._app)
         options = frame_options(self._app, frame.options)
-        await service.admission.check(tuple(app.components()), options.lane)
+        await service.admission.check(tuple(app.components()), options.lane, options.deadline - time.time())
         live = {field: StreamRef(options.request, INPUT, 0, field) for field in frame.open}
         value = await checked_input(app, dict(frame.input), service.uploads, options.deadline, live)
         await service.requests.accept(app, value, options)

@@ -141,3 +141,24 @@ async def test_who_is_refused_is_told_when_there_will_be_room(stack: Stack) -> N
     assert ahead
     assert all(true / 2 <= told <= 2 * true + 1 for true, told in ahead)
     assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+
+async def test_who_could_not_be_done_in_time_is_refused_and_others_are_not(stack: Stack) -> None:
+    (component,) = (await stack.deploy(APPS / "wide.py"))["components"]
+    await ensure_component(stack.broker, component, max_msgs_per_lane=10_000)
+    client = stack.clients[0]
+    asked = [asyncio.create_task(client.post("/apps/wide", json={"text": f"deep {i}"})) for i in range(25)]
+
+    async def knock(deadline: str) -> httpx.Response:
+        headers = {"Accept": "text/event-stream", "Cornstalk-Deadline": deadline}
+        async with client.stream("POST", "/apps/wide", json={"text": "k", "calls": 1}, headers=headers) as answer:
+            await answer.aread()
+            return answer
+
+    async def too_late() -> httpx.Response | None:
+        answer = await knock("2")
+        return answer if answer.status_code == 429 else None
+
+    check_refusal(await eventually(too_late, within=10, every=0.1), "would take", "the deadline is in 2 s")
+    assert (await knock("100")).status_code == 200
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
