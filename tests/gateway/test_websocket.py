@@ -27,7 +27,7 @@ from cornstalk.frames import join
 from gateway.options import frame_options
 from gateway.websocket import REQUESTS
 from tests.e2e.apps import APPS, one
-from tests.gateway.ws import Client, Frame, connected
+from tests.gateway.ws import Client, Frame, connected, narrow
 from tests.stack import ROOT, Stack
 from tests.waiting import eventually
 
@@ -409,7 +409,10 @@ async def test_who_does_not_read_costs_no_memory_and_loses_nothing(stack: Stack)
     """
     count, piece = 384, b"\x01\x02" * (32 << 10)
     sound = piece * count
-    async with connected(stack.ports[1], "live") as writer, connected(stack.ports[1], "live", max_queue=1) as early:
+    async with (
+        connected(stack.ports[1], "live") as writer,
+        connected(stack.ports[1], "live", **narrow(stack.ports[1])) as early,
+    ):
         await writer.send("invoke", id="w", input={"text": "x"}, open=["sound"], options={"resume_grace": 20})
         request = (await writer.receive())["request"]
         await early.send("resume", id="e", request=request, listen=True)
@@ -421,7 +424,10 @@ async def test_who_does_not_read_costs_no_memory_and_loses_nothing(stack: Stack)
         await early.to_end("e")
     assert writer.told("w", "sound") == early.told("e", "sound") == sound
     gateway = psutil.Process(stack.children["gateway0"].pid)
-    async with connected(stack.ports[0], "live", max_queue=1) as late, connected(stack.ports[0], "live") as quick:
+    async with (
+        connected(stack.ports[0], "live", **narrow(stack.ports[0])) as late,
+        connected(stack.ports[0], "live") as quick,
+    ):
         peak = before = gateway.memory_info().rss
         await late.send("resume", id="l", request=request)
         await quick.send("resume", id="q", request=request)

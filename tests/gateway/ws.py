@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -83,6 +84,15 @@ def joined(pieces: list[Any]) -> Any:
     if not pieces:
         return ""
     return pieces[0][:0].join(pieces) if isinstance(pieces[0], (str, bytes)) else [x for p in pieces for x in p]
+
+
+def narrow(port: int) -> dict[str, Any]:
+    """Options of a connection that takes little unread: left alone, the kernel may take 32 MiB for its reader."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+    sock.connect(("127.0.0.1", port))
+    sock.setblocking(False)
+    return {"sock": sock, "max_queue": 1}
 
 
 @asynccontextmanager
