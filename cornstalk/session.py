@@ -110,7 +110,7 @@ class Serving(ABC):
 
     async def call(self, task: Any, request: Any) -> Any:
         """Drives one composite task; its response as soon as that begins. Raises TaskError and what `invoke` raises."""
-        path = self._path(task, request)
+        path, request = self._path(task, request), copy.deepcopy(request)  # as it is now
         part = self.part(task, self._live_request(request), path)
         job = self._jobs[path] = asyncio.create_task(part.run())
         # when serve gives it up (a time-out, a failed sibling), its work goes on and its answer is not waited for
@@ -149,7 +149,10 @@ class Serving(ABC):
         return LiveRequest(lambda values: copy.deepcopy(request).model_copy(update=values), {}, sources)
 
     def _stream(self, node: str, output: str) -> LiveStream[Any]:
-        return LiveStream(node, output, lambda: self.pieces(node, output), lambda: self.whole(node, output))
+        async def whole() -> Any:
+            return copy.deepcopy(await self.whole(node, output))  # a list that serve may change
+
+        return LiveStream(node, output, lambda: self.pieces(node, output), whole)
 
 
 def _streams(response: BaseModel) -> dict[str, tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -14,14 +14,19 @@ from cornstalk.record import Result
 from cornstalk.task import CompositeTask
 from cornstalk.testing.compare import Ending, difference, ending
 from cornstalk.testing.engines import Engines
-from cornstalk.testing.plain import Plain, subject
+from cornstalk.testing.plain import PlainRun
 from cornstalk.testing.recorded import Recording, Run, record
+from cornstalk.testing.subject import subject
 from cornstalk.values import wire
 
 SHUFFLES: Final = 8
 CRASHES: Final = 100
 """Places at which a run is crashed: each step, or as many spread evenly over a longer run."""
 _BRANCH: Final = re.compile(r"~\d+$")
+_CHANGES: Final = (
+    "Something in it changes from run to run (time, random, uuid, a global, the order of a set): "
+    "in invoke, use now(), rng() or new_id() of cornstalk."
+)
 
 
 class CheckFailed(AssertionError):
@@ -31,30 +36,29 @@ class CheckFailed(AssertionError):
 def check(task: CompositeTask | App, request: Any, engines: Engines) -> Run:
     """Runs one request in every way that serving it may, and compares; raises CheckFailed for the first difference.
 
-    In order: ordinary Python; recorded and replayed; its last pass once more (finds a clock, chance or a global that
-    reaches only the response); strict (finds looking at results that cannot be seen); ends in reverse and in shuffled
-    orders; a crash after each step. Returns the recorded run. A request that ends with an error is checked in the same
-    way; when all agree on it, it is raised.
+    In order: ordinary Python; recorded and replayed; its last pass, or its `serve`, once more (finds a clock, chance or
+    a global that reaches only the response); strict (finds looking at results that cannot be seen); ends in reverse and
+    in shuffled orders; a crash after each step. Returns the recorded run. A request that ends with an error is checked
+    in the same way; when all agree on it, it is raised.
     """
-    composite, request = subject(task, request)
-    plain = Plain(engines)
-    expected = ending(lambda: plain.response(composite, request))
-    first = record(composite, request, engines)
-    _twice(first, request)
+    plain, asked = PlainRun(engines), subject(task, request)
+    expected = ending(lambda: plain.response(asked))
+    first = record(task, request, engines)
+    _twice(first)
     _same("plain Python and recorded", expected, first)
     if isinstance(task, App):
         _travels(first)
     if expected.error is None:
         _same_calls(plain, first)
     for order in ("first", "last"):
-        _same("plain Python and strict", expected, record(composite, request, engines, strict=True, order=order))
-    _same("plain Python and calls ending in reverse", expected, record(composite, request, engines, order="last"))
+        _same("plain Python and strict", expected, record(task, request, engines, strict=True, order=order))
+    _same("plain Python and calls ending in reverse", expected, record(task, request, engines, order="last"))
     for seed in range(SHUFFLES):
-        shuffled = record(composite, request, engines, order="shuffled", seed=seed)
+        shuffled = record(task, request, engines, order="shuffled", seed=seed)
         _same(f"plain Python and calls ending shuffled (seed {seed})", expected, shuffled)
     steps = first.store.steps
     for step in range(1, steps + 1, -(-steps // CRASHES) or 1):
-        crashed = record(composite, request, engines, crash_at=step)
+        crashed = record(task, request, engines, crash_at=step)
         _same(f"plain Python and a crash after step {step} of {steps}", expected, crashed)
     return first.result()
 
@@ -66,21 +70,20 @@ def _ended(run: Recording) -> Ending:
 
 
 def _same(runs: str, expected: Ending, run: Recording) -> None:
-    if why := difference(expected, _ended(run)):
+    if why := difference(expected, _ended(run), in_order=run.subject.served is None):
         raise CheckFailed(f"{runs} differ: {why}\ncalls:\n{run.graph()}")
 
 
-def _twice(run: Recording, request: Any) -> None:
-    """The complete pass again: with all results known, only what is no function of them can differ."""
+def _twice(run: Recording) -> None:
+    """Once more: with all results known, only what is no function of them can differ."""
     if run.error is not None:
         return
-    outcome = run.replay(request)
-    if why := difference(Ending(run.response), Ending(outcome.value, outcome.error)):
-        raise CheckFailed(
-            f"invoke gives different answers for the same results: {why}\n"
-            "Something in it changes from run to run (time, random, uuid, a global, the order of a set): "
-            "use now(), rng() or new_id() of cornstalk."
-        )
+    graphs, what = len(run.store.graphs), "invoke" if run.subject.served is None else "serve"
+    again = ending(run.replay)
+    if why := difference(Ending(run.response), again):
+        raise CheckFailed(f"{what} gives different answers for the same results: {why}\n{_CHANGES}")
+    if len(run.store.graphs) > graphs:
+        raise CheckFailed(f"{what} makes other calls when it runs again: now\n{run.graph()}\n{_CHANGES}")
 
 
 def _travels(run: Recording) -> None:
@@ -97,14 +100,19 @@ def _whole(value: Any) -> Any:
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
-def _same_calls(plain: Plain, run: Recording) -> None:
+def _same_calls(plain: PlainRun, run: Recording) -> None:
     """Both made the same calls, though the response may not tell: a cache in a global would leave some out."""
-    pairs = zip_longest(
-        _calls(plain.made, plain.results), _calls(run.nodes(), run.store.results()), fillvalue=("nothing",)
-    )
+    made, recorded = plain.made, run.nodes()
+    if run.subject.served is not None:  # its composites run side by side: each has its own order
+        made, recorded = _by_composite(made), _by_composite(recorded)
+    pairs = zip_longest(_calls(made, plain.results), _calls(recorded, run.store.results()), fillvalue=("nothing",))
     for one, other in pairs:
         if one != other:
             raise CheckFailed(f"plain Python and recorded make different calls: {one[0]}, then {other[0]}")
+
+
+def _by_composite(nodes: Iterable[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda node: node.id.partition("/")[0])
 
 
 def _calls(nodes: Sequence[Node], results: Mapping[str, Result]) -> list[tuple[Any, ...]]:

@@ -33,10 +33,11 @@ def ending(call: Callable[[], Any]) -> Ending:
         return Ending(error=error)
 
 
-def difference(one: Ending, other: Ending) -> str:
-    """In words; "" if they ended alike."""
+def difference(one: Ending, other: Ending, in_order: bool = True) -> str:
+    """In words; "" if they ended alike. Unless calls are made `in_order`, any of several failures may come first."""
     if one.error is not None or other.error is not None:
-        return "" if _error(one) == _error(other) else f"the one {one}, the other {other}"
+        same = _error(one) == _error(other) if in_order else type(one.error) is type(other.error)
+        return "" if same else f"the one {one}, the other {other}"
     first, second = _plain(one.value), _plain(other.value)
     return "" if _equal(first, second) else _where(first, second, "")
 

@@ -153,14 +153,7 @@ class Executor:
         return checked(task, given)
 
     async def _arriving(self, store: Store, output: Output) -> AsyncIterator[Any]:
-        at = 0
-        while True:
-            have = store.pieces.get(output, [])
-            while at < len(have):
-                yield have[at]
-                at += 1
-            if (end := store.ends.get(output[0])) is not None:
-                if end[2] is not None:
-                    raise StreamFailed(end[2].message)
-                return
-            await store.change()
+        async for piece in store.read(output):
+            yield piece
+        if (error := store.ends[output[0]][2]) is not None:
+            raise StreamFailed(error.message)

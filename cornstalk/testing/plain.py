@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from cornstalk.app import App
 from cornstalk.arguments import Sent
 from cornstalk.messages import Edge, Extension, Node, Upload, decode_value, encode, substitute
 from cornstalk.record import Pass, Result
+from cornstalk.response import Head, stream_fields
 from cornstalk.task import CompositeTask, UnitTask
 from cornstalk.testing.driver import ACCEPTED_AT
 from cornstalk.testing.engines import (
@@ -24,70 +26,82 @@ from cornstalk.testing.engines import (
     one_piece,
     whole,
 )
+from cornstalk.testing.loop import run_loop
+from cornstalk.testing.served import Answering
 from cornstalk.testing.store import REQUEST, Store
+from cornstalk.testing.subject import Subject, subject
 from cornstalk.values import check_piece
 
 
 def run_plain(task: CompositeTask | App, request: Any, engines: Engines) -> Any:
     """The response, from one run of `invoke` in which every result is the value itself: a breakpoint stops once.
 
-    Raises what `invoke` raises; TaskError at the call of an engine that raised.
+    An app's `serve` runs once, too, as ordinary asyncio; each composite in it answers as soon as it is awaited, and its
+    Stream fields are whole. Raises what `invoke` or `serve` raises; TaskError at the call of an engine that raised.
     """
-    composite, request = subject(task, request)
-    return Plain(engines).response(composite, request)
+    return PlainRun(engines).response(subject(task, request))
 
 
-def subject(task: CompositeTask | App, request: Any) -> tuple[CompositeTask, Any]:
-    """The composite under test, and its request: an app takes a dict as a client sends it, too."""
-    if not isinstance(task, App):
-        return task, request
-    if type(task.task).invoke is CompositeTask.invoke:
-        raise TypeError(f"app {task.name!r} has a serve: test the composites that it calls")
-    return task.task, task.request(request) if isinstance(request, dict) else request
+class PlainRun:
+    """One request as ordinary Python, and what its calls made."""
+
+    def __init__(self, engines: Engines) -> None:
+        self.fakes, self.store = Fakes(engines), Store()
+        self.made: list[Node] = []
+        self.results: dict[str, Result] = {}
+
+    def response(self, subject: Subject) -> Any:
+        """Raises what ends the request."""
+        if subject.served is not None:
+            return run_loop(PlainServed(subject.served, subject.request, self).answer)
+        return self.invoke(subject.task, subject.request).response
+
+    def invoke(self, task: CompositeTask, request: Any, path: str = "") -> Head:
+        """One composite call, to its end."""
+        run = Plain(self, path)
+        outcome = run.run(task, request)
+        if outcome.error is not None:
+            raise outcome.error
+        return Head(outcome.value, stream_fields(outcome.value, run))
 
 
 class Plain(Pass):
     """A pass in which each call is known as soon as it is recorded."""
 
-    def __init__(self, engines: Engines) -> None:
-        self._known: dict[str, Result] = {}
-        super().__init__([], self._known, request_id=REQUEST, accepted_at=ACCEPTED_AT)
-        self.made: list[Node] = []
-        self._fakes, self._store = Fakes(engines), Store()
-
-    def response(self, task: CompositeTask, request: Any) -> Any:
-        outcome = self.run(task, request)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
+    def __init__(self, whole: PlainRun, path: str = "") -> None:
+        super().__init__([], whole.results, request_id=REQUEST, accepted_at=ACCEPTED_AT, path=path)
+        self._whole = whole
 
     def _record(self, key: str, task: UnitTask, inputs: dict[str, Any], sent: Sent) -> Node:
         node = super()._record(key, task, inputs, sent)
-        self.made.append(replace(node, inputs=sent.plain))
-        seq = len(self._known) + 1
+        self._whole.made.append(replace(node, inputs=sent.plain))
+        known = self._whole.results
+        seq = len(known) + 1
         try:
             outputs = self._outputs(node, task, sent.plain)
         except AssertionError as error:
+            self._whole.store.mistake(error)
             self.fail(error)
         except Exception as error:
-            self._known[node.token] = Result(seq, error=failure_of(error, node))
+            known[node.token] = Result(seq, error=failure_of(error, node))
         else:
-            self._known[node.token] = Result(seq, decode_value(encode(outputs)))
+            known[node.token] = Result(seq, decode_value(encode(outputs)))
         return node
 
     def _outputs(self, node: Node, task: UnitTask, sent: dict[str, Any]) -> dict[str, Any]:
-        result = self._fakes.call(task, self._inputs(task, sent))
+        result = self._whole.fakes.call(task, self._inputs(task, sent))
         given = _drained(task, result) if hasattr(result, "__aiter__") else given_by(task, result)
         outputs = dict(given.values)
         for name, port in task.outputs.items():
             if port.kind == "stream":
-                outputs[name] = whole(port, given.streams.get(name, []))
+                pieces = self._whole.store.pieces[node.token, name] = given.streams.get(name, [])
+                outputs[name] = whole(port, pieces)
             elif port.kind == "tensor":
-                outputs[name] = self._store.put_tensor((node.token, name), given.tensors[name])
+                outputs[name] = self._whole.store.put_tensor((node.token, name), given.tensors[name])
         return outputs
 
     def _inputs(self, task: UnitTask, sent: dict[str, Any]) -> dict[str, Any]:
-        pieces = self._fakes.takes_pieces(task)
+        pieces = self._whole.fakes.takes_pieces(task)
         inputs = {name: substitute(value, self._value) for name, value in sent.items()}
         return {n: one_piece(v) if pieces and task.inputs[n].kind == "stream" else v for n, v in inputs.items()}
 
@@ -96,9 +110,41 @@ class Plain(Pass):
             return bytes_of(extension)
         assert isinstance(extension, Edge)
         output = (extension.node, extension.output)
-        if output in self._store.tensors:
-            return self._store.tensors[output]
-        return (self._known[extension.node].outputs or {})[extension.output]
+        if output in self._whole.store.tensors:
+            return self._whole.store.tensors[output]
+        return (self._whole.results[extension.node].outputs or {})[extension.output]
+
+
+class PlainServed(Answering):
+    """One run of `serve` whose composites have answered, whole, by the time that they are awaited."""
+
+    def __init__(self, app: App, request: Any, whole: PlainRun) -> None:
+        super().__init__(app, request, whole.store)
+        self._run = whole
+
+    def part(self, task: CompositeTask, request: Any, path: str) -> _PlainPart:
+        return _PlainPart(lambda: self._run.invoke(task, request, path))
+
+    def call_id(self, node: str) -> str:
+        return next(n.id for n in self._run.made if n.token == node)
+
+    async def pieces(self, node: str, output: str) -> AsyncIterator[Any]:
+        for piece in self._run.store.pieces[node, output]:
+            yield piece
+
+    async def whole(self, node: str, output: str) -> Any:
+        return (self._run.results[node].outputs or {})[output]
+
+
+class _PlainPart:
+    """A composite call that is over at once."""
+
+    def __init__(self, call: Callable[[], Head]) -> None:
+        self._call = call
+        self.head: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        self.head.set_result(self._call())
 
 
 def _drained(task: UnitTask, result: AsyncIterator[Any]) -> Given:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +12,15 @@ from msgspec.structs import replace
 from cornstalk.app import App
 from cornstalk.large import with_large
 from cornstalk.messages import Node
-from cornstalk.record import Outcome
 from cornstalk.task import CompositeTask, UnitTask
-from cornstalk.testing.driver import Driver, new_pass
+from cornstalk.testing.driver import Driver
 from cornstalk.testing.engines import Engines, Fakes
 from cornstalk.testing.executor import Executor
 from cornstalk.testing.graph import Graph, graph_of
-from cornstalk.testing.plain import subject
+from cornstalk.testing.loop import run_loop
+from cornstalk.testing.served import Served
 from cornstalk.testing.store import Crashed, Store
+from cornstalk.testing.subject import Subject, subject
 from cornstalk.testing.turns import Order, Turns
 
 
@@ -31,7 +31,7 @@ class Run:
     response: Any
     graph: Graph
     passes: int
-    """Runs of `invoke`: at least one, and one more for each graph break."""
+    """Runs of `invoke`: at least one, and one more for each graph break. Of a `serve`: those of all its composites."""
     steps: int
     """Facts and stream pieces that were stored: `crash_at` may be 1 to this."""
     components: dict[str, UnitTask]
@@ -66,11 +66,36 @@ def inspect(task: CompositeTask | App, request: Any, engines: Engines) -> Graph:
     return run_recorded(task, request, engines).graph
 
 
+class Life:
+    """One driver and its workers over a store, until the request ends or everything crashes."""
+
+    def __init__(self, subject: Subject, fakes: Fakes, store: Store, turns: Turns, strict: bool = False) -> None:
+        self.executor = Executor(fakes, subject.task.unit_tasks(), turns)
+        self._driver: Driver | Served
+        if subject.served is not None:
+            self._driver = Served(subject.served, subject.request, self.executor, store, strict)
+        else:
+            self._driver = Driver(subject.task, subject.request, self.executor, store, strict)
+
+    @property
+    def passes(self) -> int:
+        return self._driver.passes
+
+    async def answer(self) -> Any:
+        """Raises what ends the request, and Crashed."""
+        try:
+            return await self._driver.answer()
+        finally:
+            self.executor.crash()
+            await asyncio.sleep(0)  # what was cancelled ends
+
+
 @dataclass
 class Recording:
     """One request and all that is stored of it."""
 
-    composite: CompositeTask
+    subject: Subject
+    fakes: Fakes
     store: Store
     error: Exception | None = None
     response: Any = None
@@ -94,11 +119,32 @@ class Recording:
     def graph(self) -> Graph:
         nodes = self.nodes()
         cut = [token for g in self.store.decoded_graphs() for token in g.cuts]
-        return graph_of(nodes, self.composite.unit_tasks(), self.ids, cut)
+        return graph_of(nodes, self.subject.task.unit_tasks(), self.ids, cut)
 
-    def replay(self, request: Any) -> Outcome:
-        """One more complete pass over what is stored."""
-        return new_pass(self.store).run(self.composite, request)
+    async def live(self, turns: Turns, strict: bool) -> bool:
+        """One life. Whether the request has ended: after a crash another one goes on."""
+        life = Life(self.subject, self.fakes, self.store, turns, strict)
+        try:
+            self.response = await life.answer()
+        except Crashed:
+            return False
+        except Exception as error:
+            self.error = error
+        finally:
+            self.passes += life.passes
+            self.ids |= life.executor.ids
+            self.events += life.executor.events
+            self.store.revive()
+        return True
+
+    def replay(self) -> Any:
+        """The answer of one more life, which finds everything stored. Raises what ends it."""
+
+        async def main() -> Any:
+            life = Life(self.subject, self.fakes, self.store, Turns("first", 0))
+            return await life.answer()
+
+        return run_loop(main)
 
 
 def record(
@@ -113,49 +159,16 @@ def record(
     held: Collection[str] = (),
 ) -> Recording:
     """As `run_recorded`; an error of the request is kept, not raised."""
-    composite, request = subject(task, request)
-    fakes = Fakes(engines)
 
     async def main() -> Recording:
-        recording = Recording(composite, Store(crash_at))
-        crashes = 0
-        while True:
-            executor = Executor(fakes, composite.unit_tasks(), Turns(order, seed + crashes, held))
-            driver = Driver(composite, request, executor, recording.store, strict)
-            try:
-                recording.response = await driver.run()
-            except Crashed:
-                crashes += 1
-                continue
-            except Exception as error:
-                recording.error = error
-            finally:
-                executor.crash()
-                await asyncio.sleep(0)  # what was cancelled ends
-                recording.passes += driver.passes
-                recording.ids |= executor.ids
-                recording.events += executor.events
-                recording.store.revive()
-            return recording
+        recording = Recording(subject(task, request), Fakes(engines), Store(crash_at))
+        lives = 0
+        while not await recording.live(Turns(order, seed + lives, held), strict):
+            lives += 1
+        return recording
 
-    recording = _run_loop(main)
+    recording = run_loop(main)
     recording.again = lambda held: record(
         task, request, engines, seed=seed, strict=strict, order=order, held=held
     ).result()
     return recording
-
-
-def _run_loop(main: Callable[[], Coroutine[Any, Any, Recording]]) -> Recording:
-    """Runs to the end; inside an async test in a thread of its own, for there a loop is running."""
-    if not _in_loop():
-        return asyncio.run(main())
-    with ThreadPoolExecutor(1, "cornstalk.testing") as thread:
-        return thread.submit(asyncio.run, main()).result()
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Final, NoReturn
 
 from cornstalk.large import Spooled, value_of
 from cornstalk.messages import Error, Graph, Node, Ref, Upload, decode, decode_value, encode
@@ -88,20 +89,40 @@ class Store:
         await self.changed.wait()
         self.check()
 
+    async def over(self) -> NoReturn:
+        """Until there is something to raise: as `check`."""
+        while True:
+            await self.change()
+
+    async def read(self, output: Output) -> AsyncIterator[Any]:
+        """The pieces of an output as they are stored, to the end of its node. Raises as `check`."""
+        at = 0
+        while True:
+            have = self.pieces.get(output, [])
+            while at < len(have):
+                yield have[at]
+                at += 1
+            if output[0] in self.ends:
+                return
+            await self.change()
+
     def revive(self) -> None:
-        """The next life begins, with all that is stored."""
+        """The next life begins, maybe in another event loop, with all that is stored."""
         self.dead = False
+        self.changed = asyncio.Event()
 
     def mistake(self, error: AssertionError) -> None:
         """The test itself is wrong, or has found what it looks for: the request ends with this, uncaught."""
         self._mistake = error
         self.wake()
 
-    def log(self) -> tuple[list[Node], int]:
-        """The nodes that are not cut, in order, and how many are cut."""
+    def log(self, path: str = "") -> tuple[list[Node], int]:
+        """The nodes of one composite call (or all) that are not cut, in order, and how many are cut."""
         graphs = self.decoded_graphs()
         cut = {token for g in graphs for token in g.cuts}
-        return [n for g in graphs for n in g.nodes if n.token not in cut], len(cut)
+        nodes = [n for g in graphs for n in g.nodes if n.id.startswith(path)]
+        standing = [n for n in nodes if n.token not in cut]
+        return standing, len(nodes) - len(standing)
 
     def decoded_graphs(self) -> list[Graph]:
         return [decode(Graph, g) for g in self.graphs]
@@ -109,5 +130,6 @@ class Store:
     def results(self) -> dict[str, Result]:
         return {t: Result(seq, decode_value(outputs), error) for t, (seq, outputs, error) in self.ends.items()}
 
-    def failed_since(self, known: dict[str, Result]) -> bool:
-        return any(error is not None for t, (_, _, error) in self.ends.items() if t not in known)
+    def failed(self, tokens: Collection[str]) -> bool:
+        """Whether any of these nodes has failed."""
+        return any(t in self.ends and self.ends[t][2] is not None for t in tokens)

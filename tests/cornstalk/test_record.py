@@ -199,7 +199,7 @@ def test_a_failure_ends_the_request_though_a_later_call_never_ends() -> None:
     async def main():
         ex, driver = failing_beside_never(invoke)
         with pytest.raises(TaskError, match="risky#0"):
-            await asyncio.wait_for(driver.run(), 2)
+            await asyncio.wait_for(driver.answer(), 2)
         assert ex.cancelled == ["brain#0"]
 
     asyncio.run(main())
@@ -212,7 +212,7 @@ def test_a_failure_waits_for_the_calls_before_it_and_cancels_those_after_it_at_o
 
     async def main():
         ex, driver = failing_beside_never(invoke)
-        job = asyncio.create_task(driver.run())
+        job = asyncio.create_task(driver.answer())
         while not ex.cancelled:
             assert not job.done()
             await driver.store.changed.wait()
@@ -625,7 +625,7 @@ def test_forgetting_the_output_is_an_error_before_any_work_is_sent(use) -> None:
         task = composite(invoke)
         ex = executor(task)
         with pytest.raises(TypeError, match=r"read one of its outputs: \.s, \.n"):
-            await Driver(task, "q", ex, Store()).run()
+            await Driver(task, "q", ex, Store()).answer()
         assert not ex.ran
 
     if use is not hash:  # hashable, for sets of calls

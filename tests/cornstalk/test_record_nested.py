@@ -226,7 +226,7 @@ def test_c_code_waits_for_what_was_in_sight_only() -> None:
 
         task = composite(invoke, brain=LLM(), eye=Eye(), echo=Echo())
         ex = executor(task, engines={LLM: slow})
-        job = asyncio.create_task(Driver(task, "q", ex, Store()).run())
+        job = asyncio.create_task(Driver(task, "q", ex, Store()).answer())
         for _ in range(100):
             await asyncio.sleep(0)
         assert "eye#0" in ex.ran  # recorded and run though the slow one is not done

@@ -34,7 +34,7 @@ def test_another_driver_goes_on_after_a_crash(seed: int) -> None:
         while True:
             task = composite(looping)
             ex = executor(task, seed + crashes)
-            job = asyncio.create_task(Driver(task, "q", ex, store).run())
+            job = asyncio.create_task(Driver(task, "q", ex, store).answer())
             for _ in range(chance.randrange(1, 25)):
                 await asyncio.sleep(0)
             if job.done() or crashes > 6:
@@ -51,14 +51,14 @@ def test_a_resume_runs_nothing_twice_that_is_done() -> None:
     async def main():
         store, task = Store(), composite(looping)
         ex = executor(task)
-        first = asyncio.create_task(Driver(task, "q", ex, store).run())
+        first = asyncio.create_task(Driver(task, "q", ex, store).answer())
         while len(store.ends) < 3:
             await store.changed.wait()
         first.cancel()
         ex.crash()
         done = {ex.ids[token] for token in store.ends}
         again = executor(task)
-        result = await Driver(composite(looping), "q", again, store).run()
+        result = await Driver(composite(looping), "q", again, store).answer()
         assert not done & set(again.ran)
         return result
 

@@ -16,7 +16,7 @@ from cornstalk.record import Pass, Result
 from cornstalk.response import begins, same_response, stored_response, stream_fields, streams_only
 from cornstalk.testing.driver import Driver
 from cornstalk.testing.store import Store
-from tests.cornstalk.model.apps import LLM, Answer, Echo, Voice, composite, drive, executor, run
+from tests.cornstalk.model.apps import LLM, Answer, Begun, Echo, Voice, composite, drive, executor, run
 
 
 def speak(self, q):
@@ -90,9 +90,9 @@ def test_a_stream_that_fails_half_way_ends_as_an_error() -> None:
     async def main():
         task, got = composite(lambda self, q: Answer(text=self.brain(prompt=q).text)), []
         driver = Driver(task, "q", executor(task, engines={LLM: breaks}), Store())
-        job = asyncio.create_task(driver.run())
+        job = asyncio.create_task(driver.answer())
         job.add_done_callback(lambda t: t.exception())
-        head = await driver.head
+        head = Begun(await driver.head, driver, job)
 
         async def read():
             async for piece in head.pieces("text"):
@@ -119,7 +119,7 @@ def test_waiting_for_the_text_first_lets_a_plan_b_take_over() -> None:
 
     async def main():
         task = composite(invoke)
-        return await Driver(task, "q", executor(task, engines={LLM: breaks}), Store()).run()
+        return await Driver(task, "q", executor(task, engines={LLM: breaks}), Store()).answer()
 
     assert asyncio.run(main()) == Answer(text="plan b")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from cornstalk import App, CompositeTask, Stream, TaskError, Tensor, UnitTask, Upload, now
+from cornstalk import App, CompositeTask, TaskError, Tensor, UnitTask, Upload, now
 from cornstalk.errors import BadInput, EngineError
 from cornstalk.testing import (
     Graph,
@@ -370,15 +370,3 @@ def test_assert_runs_side_by_side() -> None:
             assert_runs_side_by_side(run, one, other)
     with pytest.raises(AssertionError, match="was not called"):
         assert_runs_side_by_side(run, LLM, Listen)
-
-
-class Reply(BaseModel):
-    text: Stream[str]
-
-
-def test_a_serve_has_no_invoke_to_run() -> None:
-    async def serve(q: Ask) -> Reply:
-        raise NotImplementedError
-
-    with pytest.raises(TypeError, match="has a serve: test the composites that it calls"):
-        run_plain(App("served", serve), {"text": "x"}, ENGINES)

@@ -36,7 +36,7 @@ def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 def test_the_tests_on_the_page_pass(folder: Path) -> None:
     done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", ".")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "8 passed" in done.stdout
 
 
 def test_the_graph_on_the_page_is_what_is_printed(folder: Path) -> None:

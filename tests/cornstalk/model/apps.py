@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
+import operator
 from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from cornstalk import CompositeTask, Stream, Tensor, UnitTask
+from cornstalk.response import Head
 from cornstalk.testing.driver import Driver
 from cornstalk.testing.engines import Engine, Fakes
 from cornstalk.testing.executor import Executor
@@ -150,9 +153,33 @@ def run(task: CompositeTask, request: Any = None, seed: int = 0, strict: bool = 
     async def main() -> tuple[Any, Driver, Executor]:
         ex = executor(task, seed)
         driver = Driver(task, request, ex, Store(), strict)
-        return await asyncio.wait_for(driver.run(), 5), driver, ex
+        return await asyncio.wait_for(driver.answer(), 5), driver, ex
 
     return asyncio.run(main())
+
+
+class Begun:
+    """A response that has begun, as a client gets it."""
+
+    def __init__(self, head: Head, driver: Driver, job: asyncio.Task[Any]) -> None:
+        self._head, self._driver, self._job = head, driver, job
+        self.streams = head.streams
+
+    def plain(self, name: str) -> Any:
+        return getattr(self._head.response, name)
+
+    async def pieces(self, path: str) -> AsyncIterator[Any]:
+        """The pieces of a field, as they come; an error found later ends them as an error, never silently."""
+        if path not in self.streams:
+            yield self.plain(path)
+            return
+        async for piece in self._driver.store.read(self.streams[path]):
+            yield piece
+        await asyncio.shield(self._job)
+
+    async def whole(self, path: str) -> Any:
+        pieces = [piece async for piece in self.pieces(path)]
+        return functools.reduce(operator.add, pieces)
 
 
 def drive(task: CompositeTask, request: Any, use: Callable[..., Any], seed: int = 0) -> tuple[Any, Any]:
@@ -160,9 +187,9 @@ def drive(task: CompositeTask, request: Any, use: Callable[..., Any], seed: int 
 
     async def main() -> tuple[Any, Any]:
         driver = Driver(task, request, executor(task, seed), Store())
-        job = asyncio.create_task(driver.run())
+        job = asyncio.create_task(driver.answer())
         job.add_done_callback(lambda t: t.exception())
-        head = await asyncio.wait_for(driver.head, 5)
+        head = Begun(await asyncio.wait_for(driver.head, 5), driver, job)
         return await asyncio.wait_for(use(head, driver), 5), await asyncio.wait_for(job, 5)
 
     return asyncio.run(main())
