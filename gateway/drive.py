@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from pydantic import BaseModel
 
@@ -80,9 +81,9 @@ class Driver:
         try:
             whole = await served.run(self._request)
             crash_at("driver.served")
+            await self._journal.close(whole.streams)
             self.head.set_result(whole)
             await served.ended()
-            await self._journal.close()
             return whole
         finally:
             await served.close()
@@ -101,7 +102,12 @@ class Driver:
         await self._journal.finish(Finish(status="done", response=response))
 
     async def _fail(self, error: Exception) -> None:
-        await self._journal.finish(Finish(status="failed", error=_message(error)))
+        finish = Finish(status="failed", error=_message(error))
+        if time.time() >= self._journal.accepted.deadline:  # it failed for that: nothing is stored any more
+            finish = Finish(
+                status="expired", error=Error(code="expired", message="the deadline passed", retryable=True)
+            )
+        await self._journal.finish(finish)
 
 
 def _message(error: Exception) -> Error:
