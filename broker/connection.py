@@ -16,9 +16,9 @@ import msgspec
 import nats.aio.client
 import nats.errors
 
+from broker.client import Client
 from broker.discovery import MINIMUM
 from broker.errors import BrokerError, ConnectFailed, DeadlineExceeded, Disconnected, PayloadTooLarge, ReadTimeout
-from broker.headers import Client
 from broker.refusals import TRANSIENT, ApiError, refusal
 from broker.requests import ConnectionLost, Message, NoResponders, Requests, send
 from broker.subjects import MSG_ID, TTL
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT: Final = 1.5
 """Seconds until an unconfirmed message is sent again."""
+
+PING_EVERY: Final = 10.0
+"""Seconds between two pings of the server; a third one that finds the first without answer ends the connection."""
 
 HEADER_ROOM: Final = 4096
 """Bytes that headers may take of the server's max_payload."""
@@ -73,12 +76,17 @@ class Broker:
         self._logged = ("", 0.0)
 
     @classmethod
-    async def connect(cls, url: str, *, name: str, token: str | None = None, timeout: float = 10.0) -> Self:
-        """Connected, and JetStream answers. Raises ConnectFailed after `timeout` seconds, at once for a wrong token."""
+    async def connect(
+        cls, url: str, *, name: str, token: str | None = None, timeout: float = 10.0, ping: float = PING_EVERY
+    ) -> Self:
+        """Connected, and JetStream answers. Raises ConnectFailed after `timeout` seconds, at once for a wrong token.
+
+        A server that falls silent is given up after three times `ping` seconds.
+        """
         self = cls(name)
         try:
             async with asyncio.timeout(timeout):
-                await self._connect(url, token)
+                await self._connect(url, token, ping)
                 await self._await_jetstream()
         except (TimeoutError, nats.errors.Error, OSError) as error:
             cause = self.nc.last_error or error
@@ -95,7 +103,7 @@ class Broker:
         url, token = _address()
         return await cls.connect(url, name=name, token=token)
 
-    async def _connect(self, url: str, token: str | None) -> None:
+    async def _connect(self, url: str, token: str | None, ping: float) -> None:
         await self.nc.connect(
             url,
             name=self.name,
@@ -107,7 +115,7 @@ class Broker:
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.03 + 0.04 * random.random(),
             connect_timeout=2,
-            ping_interval=10,
+            ping_interval=ping,
             max_outstanding_pings=2,
         )
         self.js = self.nc.jetstream(timeout=5)
@@ -118,7 +126,8 @@ class Broker:
     async def _await_jetstream(self) -> None:
         version = self.nc.connected_server_version
         if (version.major, version.minor) < MINIMUM:
-            raise ConnectFailed(f"nats-server {version} is too old: needed is {MINIMUM[0]}.{MINIMUM[1]}")
+            found = f"{version.major}.{version.minor}.{version.patch}"
+            raise ConnectFailed(f"the nats-server is {found}: too old, needed is {MINIMUM[0]}.{MINIMUM[1]}")
         while True:
             try:
                 await self.api("INFO", timeout=2.0)

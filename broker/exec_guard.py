@@ -20,4 +20,5 @@ def main() -> None:
     os.execv(program, sys.argv[2:])
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -9,12 +9,16 @@ from urllib.parse import urlparse
 
 
 class Proxy:
-    """Forwards both ways. While `muted`, what the server says is swallowed; `cut` ends all connections."""
+    """Forwards both ways. While `muted`, what the server says is swallowed; `cut` ends all connections.
+
+    `freeze` leaves the connections that there are open, and moves nothing on them any more; new ones work.
+    """
 
     def __init__(self, url: str) -> None:
         self._port = urlparse(url).port
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._frozen: set[asyncio.StreamWriter] = set()
         self.muted = False
         self.url = ""
 
@@ -28,12 +32,17 @@ class Proxy:
     ) -> None:
         self._server.close()
         self.cut()
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
         self.muted = False
         for writer in self._writers:
             writer.close()
+
+    def freeze(self) -> None:
+        self._frozen |= self._writers
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -46,6 +55,8 @@ class Proxy:
     async def _forward(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool) -> None:
         try:
             while data := await source.read(65536):
+                if target in self._frozen:
+                    await asyncio.Event().wait()
                 if not (answers and self.muted):
                     target.write(data)
                     await target.drain()

@@ -107,6 +107,21 @@ async def test_a_request_whose_answer_was_lost_is_repeated_at_once(broker: Broke
         await cut_off.close()
 
 
+async def test_a_server_that_falls_silent_is_given_up(broker: Broker, nats_server: Server) -> None:
+    """No answer and no end, as when its host is gone, and more to send than any buffer or queue takes."""
+    async with Proxy(nats_server.url) as proxy:
+        client = await Broker.connect(proxy.url, name="test", token=nats_server.token, ping=0.2)
+        proxy.freeze()
+        sizes = [512_000] * 20 + [1] * 2000
+        sending = [asyncio.create_task(client.publish_core("ctl.test", b"x" * size)) for size in sizes]
+        storing = asyncio.create_task(client.publish_stored("run.a.cancel", b"x", deadline=soon(10), msg_id="a"))
+        await eventually(lambda: not client.connected, within=5)
+        await eventually(lambda: client.connected, within=5)
+        assert not (await storing).duplicate
+        await asyncio.gather(*sending, return_exceptions=True)
+        await client.close()
+
+
 async def test_outage_past_the_deadline(broker: Broker, nats_server: Server) -> None:
     nats_server.kill()
     await eventually(lambda: not broker.connected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import stat
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,36 @@ async def test_wrong_and_missing_tokens_are_refused_at_once(nats_server: Server)
 def test_listens_on_loopback_only(nats_server: Server) -> None:
     assert nats_server.url.startswith("nats://127.0.0.1:")
     assert nats_server.monitor_url.startswith("http://127.0.0.1:")
+
+
+def test_what_jetstream_may_take_is_bounded(tmp_path: Path) -> None:
+    """Unset it would be three quarters of memory and disk."""
+    server = Server(tmp_path / "nats", max_file=1 << 30, sync_always=True)
+    server.start()
+    try:
+        with urllib.request.urlopen(f"{server.monitor_url}/jsz?config=true") as answer:
+            found = json.load(answer)["config"]
+        assert (found["max_memory"], found["max_storage"]) == (256 << 20, 1 << 30)
+        assert found["sync_always"] is True
+    finally:
+        server.stop()
+
+
+async def test_a_running_server_that_is_too_old_is_refused() -> None:
+    """It would ignore what it does not know: CORNSTALK_NATS_URL may name one."""
+
+    async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        info = {"server_id": "x", "version": "2.9.10", "proto": 1, "max_payload": 1 << 20, "headers": True}
+        writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(old, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectFailed, match=r"is 2\.9\.10: too old"):
+            await Broker.connect(f"nats://127.0.0.1:{port}", name="test", timeout=5)
 
 
 async def test_no_server_there_names_the_url() -> None:

@@ -52,6 +52,25 @@ async def test_settings_that_the_rules_rest_on(broker: Broker) -> None:
     assert (await config(broker, "DLQ"))["max_age"] == 7 * 86400 * SECOND
 
 
+async def test_no_stream_grows_for_ever_or_drops_what_it_holds(broker: Broker) -> None:
+    """Each is bounded by bytes and refuses what is new. Of usage the oldest may go: nobody waits for it."""
+    await topology.ensure_component(broker, "a")
+    names = (await broker.api("STREAM.NAMES"))["streams"]
+    assert {"RUNS", "CHUNKS", "DRIVE", "UPLOADS", "DLQ", "WORK_a", "KV_apps", "KV_workers", "KV_locks"} <= set(names)
+    for name in names:
+        found = await config(broker, name)
+        assert (found["discard"], found["storage"]) == ("old" if name == "USAGE" else "new", "file"), name
+        limit = found["max_bytes"]
+        assert isinstance(limit, int)
+        assert 0 < limit <= 512 << 20, name
+
+
+async def test_a_setting_that_the_server_ignores_is_an_error(broker: Broker) -> None:
+    """Older servers take unknown settings without a word: what is echoed counts."""
+    with pytest.raises(TopologyError, match="from_the_future"):
+        await topology._ensure_stream(broker, {**topology._queue("X", "x.>", 1 << 20), "from_the_future": True})
+
+
 async def test_ensuring_again_changes_nothing_and_loses_nothing(broker: Broker) -> None:
     await broker.publish_stored("run.a.cancel", b"x", deadline=time.time() + 5)
     before = await broker.api("STREAM.INFO.RUNS")

@@ -1,0 +1,37 @@
+"""nats-py's client, without its trust in a peer that fell silent: a host that lost power, a link that drops all.
+
+Such a peer neither answers nor closes. nats-py waits for its own buffer to be sent, in the very loop that ought to find
+that out and once more when it lets go of the connection: until TCP gives up, a quarter of an hour later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import nats.errors
+
+from broker import headers
+
+
+class Client(headers.Client):
+    """Finds a silent peer within `ping_interval` times (`max_outstanding_pings` + 1), and reconnects at once then."""
+
+    async def _ping_interval(self) -> None:
+        """As nats-py's, but it waits for nothing except its time."""
+        while True:
+            await asyncio.sleep(self.options["ping_interval"])
+            if not self.is_connected:
+                continue
+            self._pings_outstanding += 1
+            if self._pings_outstanding > self.options["max_outstanding_pings"]:
+                await self._process_op_err(nats.errors.StaleConnectionError())
+                return
+            self._pongs.append(asyncio.get_running_loop().create_future())
+            self._transport.write(b"PING\r\n")
+
+    async def _process_op_err(self, error: Exception) -> None:
+        """The connection is given up: what is still to be sent on it would only hold up the next one."""
+        writer = self._transport._io_writer if self._transport is not None else None
+        if writer is not None:
+            writer.transport.abort()
+        await super()._process_op_err(error)
