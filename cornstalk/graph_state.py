@@ -47,12 +47,14 @@ class State:
         "nodes",
         "seq",
         "seqs",
+        "streams",
     )
 
     def __init__(self) -> None:
         self.accepted: Accepted | None = None
         self.graphs: dict[int, Graph] = {}
         self.closed = False  # no further pass will add a node
+        self.streams: dict[str, tuple[str, str]] = {}  # where the stream fields of a serve's response come from
         self.nodes: dict[str, Node] = {}  # by token, cut ones included
         self.edges: dict[str, tuple[Edge, ...]] = {}  # inputs of a node
         self.consumers: dict[str, dict[str, None]] = {}  # producer -> its consumers, in order of their arrival
@@ -106,6 +108,7 @@ class State:
         self.graphs[graph.index] = graph
         self._results = None
         self.closed = self.closed or graph.closed
+        self.streams.update(graph.streams)
         self.cuts.update(graph.cuts)
         for node in graph.nodes:
             self.nodes[node.token] = node

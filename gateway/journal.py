@@ -16,6 +16,7 @@ from broker.lifetimes import FACT_GRACE, fact_ttl
 from broker.subjects import finish as finish_subject
 from broker.subjects import graph as graph_subject
 from broker.work import publish_item
+from cornstalk.errors import RecordError
 from cornstalk.graph import State, decide
 from cornstalk.messages import INPUT, Accepted, End, Error, Finish, Graph, Node, WorkItem, decode, encode
 from cornstalk.record import Pass, Result
@@ -94,11 +95,19 @@ class Journal:
                     return False
         return True
 
-    async def close(self) -> None:
-        """Stores that no further pass is expected, unless that is stored already."""
+    async def close(self, streams: dict[str, tuple[str, str]]) -> None:
+        """Stores that serve has returned, and the outputs that the stream fields of its response come from.
+
+        What is stored is told to clients. Raises RecordError if it is something else, from a run before a crash.
+        """
         async with self._storing:
             while not self.state.closed:
-                await self._store_graph(Graph(index=len(self.state.graphs), closed=True))
+                await self._store_graph(Graph(index=len(self.state.graphs), closed=True, streams=streams))
+        if self.state.streams != streams:
+            raise RecordError(
+                "serve answered with other streams than it did before its gateway died: it depends on something that "
+                "changes (a race, a clock), and clients have been told of the first ones"
+            )
 
     async def finish(self, finish: Finish) -> None:
         """Puts the Finish if absent; the stored one is the answer, also to its loser."""

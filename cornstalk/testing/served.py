@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from cornstalk.app import App
+from cornstalk.errors import RecordError
 from cornstalk.messages import Graph
 from cornstalk.response import replaced
 from cornstalk.session import Serving
@@ -42,15 +43,15 @@ class Answering(Serving):
     async def _answer(self) -> Any:
         try:
             head = await self.run(copy.deepcopy(self._request))
+            self.close_graph(head.streams)
             await self.ended()
-            self.close_graph()
             streams = {path: await self.whole(*source) for path, source in head.streams.items()}
             return replaced(head.response, streams)
         finally:
             await self.close()
 
-    def close_graph(self) -> None:
-        """Stores that no call will be added."""
+    def close_graph(self, streams: dict[str, tuple[str, str]]) -> None:
+        """Stores that serve has returned, and where the stream fields of its response come from."""
 
 
 class Served(Answering):
@@ -65,9 +66,11 @@ class Served(Answering):
     def passes(self) -> int:
         return sum(driver.passes for driver in self._drivers)
 
-    def close_graph(self) -> None:
+    def close_graph(self, streams: dict[str, tuple[str, str]]) -> None:
         if not self._store.closed:
-            self._store.put_graph(Graph(index=len(self._store.graphs), closed=True), {})
+            self._store.put_graph(Graph(index=len(self._store.graphs), closed=True, streams=streams), {})
+        if self._store.streams() != streams:
+            raise RecordError("serve answered with other streams than it did before the crash")
 
     def part(self, task: CompositeTask, request: Any, path: str) -> _Part:
         driver = Driver(task, request, self._executor, self._store, self._strict, path)

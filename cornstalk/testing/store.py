@@ -124,6 +124,10 @@ class Store:
         standing = [n for n in nodes if n.token not in cut]
         return standing, len(nodes) - len(standing)
 
+    def streams(self) -> dict[str, Output]:
+        """Where the stream fields of a serve's response come from, once it has returned."""
+        return {path: source for g in self.decoded_graphs() for path, source in g.streams.items()}
+
     def decoded_graphs(self) -> list[Graph]:
         return [decode(Graph, g) for g in self.graphs]
 

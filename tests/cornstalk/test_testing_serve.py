@@ -370,6 +370,20 @@ def test_after_a_crash_serve_runs_again_and_its_calls_answer_from_the_log() -> N
         assert made == ["a b!", "a b", "a b2"]  # what is stored is not made again
 
 
+def test_another_run_may_not_answer_with_another_stream_than_clients_were_told() -> None:
+    runs: list[int] = []
+
+    async def body(text: str) -> Answer:
+        runs.append(len(runs))
+        first, second = await write(Ask(text=text)), await write(Ask(text=text))
+        return second if len(runs) % 2 else first
+
+    steps = run_recorded(app(body), {}, ENGINES).steps
+    runs.clear()
+    with pytest.raises(RecordError, match="serve answered with other streams than it did before the crash"):
+        run_recorded(app(body), {}, ENGINES, crash_at=steps)
+
+
 # ------------------------------------------------------------ what check finds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,14 +71,14 @@ async def test_a_stream_is_passed_on_as_it_comes(stack: Stack) -> None:
     assert events[-1]["data"]["response"] == {k: v for k, v in answer_to("live", 6).items() if k != "text"}
 
 
-async def test_the_death_of_its_gateway(stack: Stack) -> None:
-    """kill -9 in mid-stream: the client goes on elsewhere, where serve runs again and its calls answer from the log."""
+async def cut_off(stack: Stack, app: str, body: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The chunks that a client has when its gateway is killed, and all events that another one tells it then."""
     seen: list[dict[str, Any]] = []
     request, buffer = "", ""
     async with stack.clients[0].stream(
         "POST",
-        "/apps/served",
-        json={"text": "dies", "pieces": 8, "service_ms": 50},
+        f"/apps/{app}",
+        json=body,
         headers={"Accept": "text/event-stream", "Cornstalk-Resume-Grace": "20"},
     ) as response:
         request = response.headers["cornstalk-request"]
@@ -88,12 +89,27 @@ async def test_the_death_of_its_gateway(stack: Stack) -> None:
                 stack.children["gateway0"].kill()
                 break
     rest = await stack.clients[1].get(f"/requests/{request}/events", headers={"Last-Event-ID": seen[-1]["id"]})
-    events = [e for e in seen if e["event"] == "chunk"] + frames(rest.text)
+    stack.children["gateway0"].start()
+    await stack.wait_ready(0)
+    return [e for e in seen if e["event"] == "chunk"], frames(rest.text)
+
+
+async def test_the_death_of_its_gateway(stack: Stack) -> None:
+    """kill -9 in mid-stream: the client goes on elsewhere, where serve runs again and its calls answer from the log."""
+    seen, rest = await cut_off(stack, "served", {"text": "dies", "pieces": 8, "service_ms": 50})
     whole = answer_to("dies", 8)
-    assert "".join(e["data"]["data"] for e in events if e["event"] == "chunk") == whole["text"]
-    assert events[-1]["data"]["response"] == {k: v for k, v in whole.items() if k != "text"}
+    assert "".join(e["data"]["data"] for e in (*seen, *rest) if e["event"] == "chunk") == whole["text"]
+    assert rest[-1]["data"]["response"] == {k: v for k, v in whole.items() if k != "text"}
+    request = rest[-1]["data"]["request"]
     status = (await stack.clients[1].get(f"/requests/{request}")).json()
     assert len(status["nodes"]) == len({n["id"] for n in status["nodes"]})
     assert {n["outcome"] for n in status["nodes"]} == {"done"}
-    stack.children["gateway0"].start()
-    await stack.wait_ready(0)
+
+
+async def test_what_clients_were_told_is_never_contradicted(stack: Stack, tmp_path: Path) -> None:
+    await stack.deploy(APPS / "fickle.py")
+    seen, rest = await cut_off(stack, "fickle", {"runs": str(tmp_path / "runs")})
+    assert (tmp_path / "runs").read_text() == "ran\n" * 2
+    assert {e["data"]["node"] for e in seen} >= {e["data"]["node"] for e in rest if e["event"] == "chunk"}
+    assert rest[-1]["event"] == "error"
+    assert "serve answered with other streams" in rest[-1]["data"]["error"]["message"]
