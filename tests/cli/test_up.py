@@ -8,15 +8,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from components.null import digest, stream_of
 from cornstalk.cli.procfs import start_time
 from cornstalk.cli.state import read_state
+from cornstalk.tasks.null import Null, NullStream
 from tests.cli.tool import APPS, argv, cornstalk, environment, wait_until
 from tests.cli.trees import FLAGS, all_pids, pid_of, ready_workers, state_of, status, up
+from tests.faults.client import Answer
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +185,42 @@ def test_a_killed_tree_leaves_nothing_and_its_store_starts_again(tmp_path: Path)
         with up(store):
             done = cornstalk("invoke", "words", "still here", "--store", store)
             assert done.returncode == 0, done.stderr
+
+
+def test_durable_work_ends_right_after_kill_9_of_every_process(tmp_path: Path) -> None:
+    """Client, gateway, workers, tensors, NATS: only the store is left, and the tree is started on it again."""
+    store = tmp_path / "store"
+    texts = [f"durable {i}" for i in range(4)]
+    with up(store, APPS / "words.py"):
+        requests = [durable(state_of(store).url, text) for text in texts]
+        pids = all_pids(store)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(start_time(pid) for pid in pids))
+        with up(store):
+            url = state_of(store).url
+            wait_until(lambda: all(is_done(url, request) for request in requests), within=90)
+            for request, text in zip(requests, texts, strict=True):
+                answer = Answer(request)
+                for frame in httpx.get(f"{url}/requests/{request}/events").text.split("\n\n"):
+                    answer.take(frame)
+                spoken = stream_of(digest("cli", {**NullStream.defaults, "text": text}), 40)
+                marked = digest("cli", {**Null.defaults, "text": text})
+                assert answer.response == {"digest": marked, "text": spoken}
+
+
+def durable(url: str, text: str) -> str:
+    """Begins a durable request and returns when its first piece is there; 4 s of it are to come."""
+    headers = {"Cornstalk-Durable": "true", "Accept": "text/event-stream", "Cornstalk-Deadline": "300"}
+    body = {"text": text, "pieces": 40, "service_ms": 100}
+    with httpx.stream("POST", f"{url}/apps/words", json=body, headers=headers) as answer:
+        assert next(answer.iter_lines()).startswith("event: chunk")
+        return answer.headers["cornstalk-request"]
+
+
+def is_done(url: str, request: str) -> bool:
+    return bool(httpx.get(f"{url}/requests/{request}").json()["status"] == "done")
 
 
 def test_in_the_foreground_it_prints_its_urls_and_stops_in_order(tmp_path: Path) -> None:
