@@ -38,10 +38,11 @@ class Suspects:
 
     async def is_over(self, item: WorkItem) -> bool:
         """Has this generation, or the whole request, ended already?"""
+        over = False
         for subject in (end_subject(item.request, item.node, item.gen), finish(item.request)):
-            if await self._facts.last(subject) is not None:
-                return True
-        return False
+            over = over or await self._facts.last(subject) is not None
+        crash_at("worker.looked")
+        return over
 
     @asynccontextmanager
     async def alone(self, item: WorkItem, attempt: str) -> AsyncIterator[bool]:

@@ -20,8 +20,8 @@ from broker.pull import Delivery, PullLoop
 from broker.server import Server
 from broker.subjects import cancel, cancel_hint, chunk, work_stream
 from broker.work import publish_item
+from components.attempt import RETRY_DELAYS
 from components.engine import Call
-from components.worker import RETRY_DELAYS
 from cornstalk.errors import EngineError
 from cornstalk.messages import Cancel, Ref, encode
 from cornstalk.task import UnitTask
