@@ -13,6 +13,9 @@ from cornstalk import AsyncClient
 from tests.e2e.apps import APPS
 from tests.stack import ROOT, Stack
 
+ENGINES = ("Whisper", "ReadText", "Watch", "LLM", "TextToSpeech")
+"""What tests/client/standin stands in for."""
+
 
 def urls_of(stack: Stack) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in stack.ports]
@@ -39,7 +42,7 @@ async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stac
     info = site / "standin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.0\n")
-    tasks = "".join(f"standin:{name} = standin:Engine\n" for name in ("Whisper", "ReadText", "LLM", "TextToSpeech"))
+    tasks = "".join(f"standin:{name} = standin:Engine\n" for name in ENGINES)
     (info / "entry_points.txt").write_text(f"[cornstalk.engines]\n{tasks}")
     example = (ROOT / "examples" / "spoken_answer.py").read_text()
     app = site / "spoken_answer.py"

@@ -46,6 +46,27 @@ class ReadText(UnitTask):
         raise NotImplementedError
 
 
+class Watch(UnitTask):
+    """Reads QUESTION in every video."""
+
+    kind: ClassVar[str] = "watch"
+
+    class Out(BaseModel):
+        text: str
+
+    def __call__(self, *, video: Upload) -> Out:
+        raise NotImplementedError
+
+
+class Watcher(CompositeTask):
+    """Video in, the texts that it shows out."""
+
+    watch = Watch()
+
+    def invoke(self, video: Upload) -> list[Watch.Out]:
+        return [self.watch(video=video)]
+
+
 class Ear(CompositeTask):
     """Audio in, text out."""
 
@@ -98,7 +119,7 @@ class Engine:
 
     async def run(self, call: Call) -> dict[str, Any]:
         match self._task:
-            case Whisper() | ReadText():
+            case Whisper() | ReadText() | Watch():
                 return {"text": QUESTION}
             case LLM():
                 await _say(call)
