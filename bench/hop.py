@@ -41,7 +41,6 @@ async def run(rounds: int) -> dict[str, Any]:
         await stack.deploy(APP)
         app = load_app(APP.read_text())
         service = Service(stack.broker, "")
-        await service.facts.start()
         raw = RawHop(stack.broker)
         await raw.start()
         await _chains(service, app, 16, 4)

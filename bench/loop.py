@@ -28,7 +28,6 @@ async def run(rounds: int) -> dict[str, Any]:
         await stack.deploy(APP)
         app = load_app(APP.read_text())
         service = Service(stack.broker, "")
-        await service.facts.start()
         await _timed(service, app, look=True)
         loops, chains = [], []
         for _ in range(rounds):

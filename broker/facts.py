@@ -28,17 +28,10 @@ class Log(Struct, frozen=True):
 
 
 class Facts:
-    """All access to RUNS. Stateless but for its connection: any number of them, in any process."""
+    """All access to RUNS. Stateless but for its connection, which its owner closes: any number, in any process."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-
-    async def start(self) -> Self:
-        """Nothing to set up yet; callers treat it as if there were."""
-        return self
-
-    async def close(self) -> None:
-        """The connection is its owner's to close."""
 
     async def put(
         self,

@@ -40,7 +40,6 @@ class Service:
         self.batch = self._batch(results, ack_wait)
 
     async def start(self) -> None:
-        await self.facts.start()
         await self.admission.start()
         await self.requests.start()
         await self.durable.start()
@@ -58,7 +57,6 @@ class Service:
         await self.requests.close()
         await self.durable.close()
         await self.admission.close()
-        await self.facts.close()
         await self.broker.close()
 
     def _batch(self, results: Results, ack_wait: float) -> Batch:

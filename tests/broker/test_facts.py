@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -24,10 +23,8 @@ def soon(seconds: float = 5.0) -> float:
 
 
 @pytest.fixture
-async def facts(shared_broker: Broker) -> AsyncIterator[Facts]:
-    facts = await Facts(shared_broker).start()
-    yield facts
-    await facts.close()
+def facts(shared_broker: Broker) -> Facts:
+    return Facts(shared_broker)
 
 
 async def test_one_of_fifty_writers_wins(facts: Facts, request_id: str) -> None:
@@ -69,7 +66,7 @@ async def test_lost_pub_ack_is_recognised(broker: Broker, nats_server: Server) -
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_fence_holds_across_a_restart(broker: Broker, nats_server: Server, how: signal.Signals) -> None:
-    facts = await Facts(broker).start()
+    facts = Facts(broker)
     await facts.put("run.a.end", b"1", deadline=soon(), ttl=600)
     nats_server.stop() if how is signal.SIGTERM else nats_server.kill()
     nats_server.start()
@@ -78,7 +75,7 @@ async def test_the_fence_holds_across_a_restart(broker: Broker, nats_server: Ser
 
 
 async def test_outage_past_the_deadline(broker: Broker, nats_server: Server) -> None:
-    facts = await Facts(broker).start()
+    facts = Facts(broker)
     nats_server.kill()
     with pytest.raises(DeadlineExceeded):
         await facts.put("run.a.end", b"1", deadline=soon(0.3), ttl=600)
