@@ -123,6 +123,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "worker": TEXT,
             "attempt": TEXT,
             "usage": {"type": "object"},
+            "chunks": {"type": "object", "additionalProperties": WHOLE, "description": "pieces of each stream output"},
             "error": ref("Failure"),
             "vanished": {"type": "array", "items": obj(node=TEXT, gen=WHOLE)},
         },

@@ -72,6 +72,8 @@ class History:
         }
         if end is not None:
             about |= {"worker": end.worker, "attempt": end.attempt, "usage": asdict(end.usage)}
+            if chunks := {name: total for name, total in end.outputs.items() if node.outputs.get(name) == "stream"}:
+                about["chunks"] = chunks
             if end.error is not None:
                 about["error"] = end.error
             if end.vanished:

@@ -60,6 +60,12 @@ class Span:
         return next((part.end - part.begin for part in self.parts if part.kind == kind), None)
 
     @property
+    def chunks(self) -> int | None:
+        """Stored pieces of its stream outputs; None if it has none, or has not ended well."""
+        told: Mapping[str, int] = self.about.get("chunks", {})
+        return sum(told.values()) if told else None
+
+    @property
     def label(self) -> str:
         """Name, what sets it apart from other generations, and how it ended unless well."""
         marks = [self.outcome] if self.outcome not in ("", "done") else []

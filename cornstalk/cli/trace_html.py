@@ -97,6 +97,7 @@ def _details(span: Span, names: Mapping[str, str]) -> list[tuple[str, str]]:
         ("fetch", _ms(span.read)),
         ("run", _ms(span.run)),
         ("first piece at", _ms(span.first)),
+        ("pieces", ", ".join(f"{total} of {name}" for name, total in about.get("chunks", {}).items())),
         ("called at", about.get("line", "")),
         ("component", about.get("component", "")),
         ("worker", about.get("worker", "")),

@@ -18,7 +18,7 @@ LEGEND: Final = (
 )
 STYLES: Final = {"done": "cyan", "": "yellow", "lost": "magenta"}
 """By outcome; any other is red."""
-OTHER_COLUMNS: Final = 36
+OTHER_COLUMNS: Final = 44
 """Characters that the figures and the gaps take beside a bar and its name."""
 NARROWEST: Final = 20
 
@@ -49,12 +49,13 @@ def waterfall(line: Timeline, columns: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", caption=LEGEND, caption_justify="left")
     table.add_column("NODE", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=width)
-    for name in ("QUEUE", "FETCH", "RUN", "FIRST"):
+    for name in ("QUEUE", "FETCH", "RUN", "FIRST", "CHUNKS"):
         table.add_column(name, justify="right", no_wrap=True)
     for span in line.spans:
         cells = Text(bar(span, line.total, width), style=STYLES.get(span.outcome, "red"))
         figures = (span.wait, span.read, span.run, span.first)
-        table.add_row(Text(span.label), cells, *(milliseconds(figure) for figure in figures))
+        chunks = "" if span.chunks is None else str(span.chunks)
+        table.add_row(Text(span.label), cells, *(milliseconds(figure) for figure in figures), chunks)
     return table
 
 

@@ -102,6 +102,11 @@ def test_text_is_streamed_or_printed_whole(tree: Path) -> None:
     assert shown[0][1] == shown[1][0]
 
 
+def traced(tree: Path, request: str) -> dict[str, Any]:
+    view: dict[str, Any] = json.loads(cornstalk("trace", request, "--json", "--store", tree).stdout)
+    return view
+
+
 def test_a_trace_of_a_request_that_ended(tree: Path, tmp_path: Path) -> None:
     request = asked(tree, "words", "x", "--set", "service_ms=20")["request"]
     page = tmp_path / "trace.html"
@@ -110,13 +115,13 @@ def test_a_trace_of_a_request_that_ended(tree: Path, tmp_path: Path) -> None:
     head, *rest = done.stdout.splitlines()
     assert head.split()[:4] == ["request", request, "words", "done"]
     [talk] = [line for line in rest if line.startswith("talk#0")]
-    queue, _, run, first = map(float, talk.split()[-4:])
+    queue, _, run, first, chunks = map(float, talk.split()[-5:])
+    assert chunks == sum(n["chunks"]["text"] for n in traced(tree, request)["nodes"] if n["id"] == "talk#0") > 1
     assert run >= 80
     assert 20 <= first - queue <= run + 60
     assert rest[-1] == str(page)
     assert request in page.read_text()
-    view = json.loads(cornstalk("trace", request, "--json", "--store", tree).stdout)
-    assert {node["outcome"] for node in view["nodes"]} == {"done"}
+    assert {node["outcome"] for node in traced(tree, request)["nodes"]} == {"done"}
 
 
 def test_a_trace_of_a_request_that_runs(tree: Path) -> None:

@@ -75,6 +75,7 @@ def test_bars_are_to_scale() -> None:
 
 def test_details_name_what_a_node_needs_and_how_it_failed() -> None:
     assert "<dt>needs</dt><dd>ear#0/encoder#0</dd>" in drawn(GOOD)
+    assert "<dt>pieces</dt><dd>12 of text, 3 of sound</dd>" in drawn(GOOD)
     assert '<details class="failed">' in drawn(failed())
     assert "<dt>restarts</dt><dd>2</dd>" in drawn(failed())
     usage = {"run_s": 0.1, "tokens_in": 3, "tokens_out": 4, "tensor_bytes": 2_304_000}

@@ -87,9 +87,11 @@ def test_a_running_request_goes_on_to_now() -> None:
 
 
 def test_figures_of_the_table() -> None:
-    assert "QUEUE  FETCH    RUN  FIRST" in drawn(GOOD)
-    [mind] = [line for line in drawn(GOOD).splitlines() if line.startswith("mind#0")]
-    assert mind.split()[-4:] == ["0.0", "0.0", "400.0", "800.0"]
+    head, *rows = drawn(GOOD).splitlines()
+    assert head.split()[-5:] == ["QUEUE", "FETCH", "RUN", "FIRST", "CHUNKS"]
+    figures = {row.split()[0]: row.split()[-5:] for row in rows}
+    assert figures["mind#0"] == ["0.0", "0.0", "400.0", "800.0", "15"]
+    assert figures["ear#0/encoder#0"][-3:] == ["100.0", "100.0", "200.0"]
 
 
 def test_no_nodes_no_bars() -> None:

@@ -34,7 +34,7 @@ ERROR = {"code": "asked_to_fail", "message": "asked <b>to</b> fail", "component"
 GOOD = view(
     node("ear#0/transcriber#0", 1000.0, 1000.4, 1000.5, 1000.5, 0.0, 1000.6, needs=["ear0encoder0"]),
     node("ear#0/encoder#0", 1000.0, 1000.0, 1000.1, 1000.2, 0.0, 1000.4),
-    node("mind#0", 1000.6, 1000.6, 1000.6, 1000.6, 1000.8, 1001.0),
+    node("mind#0", 1000.6, 1000.6, 1000.6, 1000.6, 1000.8, 1001.0, chunks={"text": 12, "sound": 3}),
 )
 
 

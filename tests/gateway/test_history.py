@@ -71,6 +71,18 @@ def test_a_node_is_ready_when_the_last_thing_that_it_needs_is_stored() -> None:
     assert "stored" not in voice["times"]
 
 
+def test_pieces_of_streams_are_counted_once_they_have_ended() -> None:
+    facts: list[tuple[float, Fact]] = [
+        (10.0, GRAPH),
+        (11.0, ended("eye", outputs={"seen": 7})),
+        (12.0, ended("mind", outputs={"text": 12})),
+    ]
+    eye, mind, voice = history(*facts).nodes()
+    assert mind["chunks"] == {"text": 12}
+    assert "chunks" not in eye
+    assert "chunks" not in voice
+
+
 def test_what_waits_for_another_is_not_ready() -> None:
     eye, mind, voice = history((10.0, GRAPH)).nodes()
     assert eye["times"]["ready"] == 10.0
