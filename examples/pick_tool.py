@@ -2,10 +2,12 @@
 
     cornstalk deploy examples/pick_tool.py
     cornstalk invoke pick_tool "What is 17 * 23?"
+    cornstalk invoke pick_tool "Read this aloud: good night" --save night.wav
     cornstalk invoke pick_tool "Who wrote Hamlet?"
 
-Small models write sums down well and solve them badly, so a sum in the plan is calculated here. Which call comes next
-depends on a result; only the branch that is taken makes work.
+Small models write sums down well and solve them badly, so a sum in the plan is calculated here. A plan that only
+repeats words of the request is what is to be said. Which call comes next depends on a result; only the branch that is
+taken makes work.
 """
 
 import ast
@@ -18,14 +20,7 @@ from cornstalk import App, CompositeTask
 from cornstalk.tasks import LLM, TextToSpeech
 from cornstalk.types import Audio
 
-PLAN = """Request: What is 2 + 2?
-Tool: calculate 2 + 2
-Request: Who wrote Hamlet?
-Tool: none
-Request: Read this aloud: good morning
-Tool: say good morning
-Request: {text}
-Tool:"""
+PLAN = "If the request is a sum, write the sum. If it asks to read something aloud, repeat those words only."
 SUM = re.compile(r"[\d.(][\d\s.()]*(?:[-+*/][\s(]*[\d.][\d\s.()]*)+")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
@@ -47,13 +42,18 @@ class PickTool(CompositeTask):
     voice = TextToSpeech()
 
     def invoke(self, request: Request) -> Done:
-        plan = self.planner(prompt=PLAN.format(text=request.text), max_tokens=24, stop=["\n"]).text.strip()
+        plan = self.planner(prompt=request.text, system=PLAN, max_tokens=24, stop=["\n"]).text.strip()
         if (value := calculated(plan)) is not None:
             return Done(tool="calculator", text=f"{value:.12g}")
-        if plan.startswith("say "):
-            words = plan.removeprefix("say ")
-            return Done(tool="voice", text=words, speech=self.voice(text=words).audio)
+        if repeats(plan, request.text):
+            return Done(tool="voice", text=plan, speech=self.voice(text=plan).audio)
         return Done(tool="mind", text=self.mind(prompt=request.text).text)
+
+
+def repeats(plan: str, text: str) -> bool:
+    """Whether a plan is a part of the request, but for its capitals and its last mark."""
+    words = plan.strip(" .!?\"'").lower()
+    return words != "" and words in text.lower()
 
 
 def calculated(plan: str) -> float | None:

@@ -168,19 +168,22 @@ def test_debate(load: Load, rulings: list[str], winner: str) -> None:
         ("calculate (2 + 3) * 4.5", "calculator", "22.5"),
         ("10 / 4 / 5", "calculator", "0.5"),
         ("123456 * 789", "calculator", "97406784"),
-        ("say good morning", "voice", "good morning"),
-        ("none", "mind", "re: q"),
-        ("1 / 0 = ?", "mind", "re: q"),
-        ("2 ** 99999999", "mind", "re: q"),
-        ("about 100 (or 08 + 1)", "mind", "re: q"),
-        ("", "mind", "re: q"),
+        ("Good morning.", "voice", "Good morning."),
+        ("Good evening.", "mind", "re: read good morning"),
+        ("1 / 0 = ?", "mind", "re: read good morning"),
+        ("2 ** 99999999", "mind", "re: read good morning"),
+        ("about 100 (or 08 + 1)", "mind", "re: read good morning"),
+        (".", "mind", "re: read good morning"),
+        ("", "mind", "re: read good morning"),
     ],
 )
 def test_pick_tool(load: Load, plan: str, tool: str, text: str) -> None:
-    answers = llm(lambda prompt: plan if prompt.endswith("Request: q\nTool:") else f"re: {prompt}")
-    run = checked(load("pick_tool"), {"text": "q"}, {LLM: answers, TextToSpeech: speak})
+    def answer(prompt: str, system: str, **_: Any) -> dict[str, Any]:
+        return {"text": plan if system else f"re: {prompt}", "tokens": 1}
+
+    run = checked(load("pick_tool"), {"text": "read good morning"}, {LLM: answer, TextToSpeech: speak})
     assert (run.response.tool, run.response.text) == (tool, text)
-    assert run.response.speech == (b"GOOD MORNING" if tool == "voice" else b"")
+    assert run.response.speech == (b"GOOD MORNING." if tool == "voice" else b"")
     assert len(run.graph.nodes) == (1 if tool == "calculator" else 2)
 
 

@@ -1,4 +1,4 @@
-"""Pictures and videos all the way: from the command line or the door of the gateway to the models and back."""
+"""The examples on real processes and real weights, from the command line or the door of the gateway and back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from cornstalk.cli.paths import examples
-from cornstalk.tasks import LLM, ReadText, SampleFrames
+from cornstalk.task import UnitTask
+from cornstalk.tasks import LLM, ReadText, SampleFrames, TextToSpeech
 from tests.cli.tool import cornstalk
 from tests.components.media_files import Array, encoded_sound, pages, picture, scene, tone, video
 from tests.components.test_media_images import bomb
@@ -24,7 +26,8 @@ pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with Stack(dispatchers=1, replicas=1, env={"HF_HUB_OFFLINE": "1"}) as running:
-        await running.deploy(examples() / "map_reduce.py")
+        for name in ("map_reduce", "loop_until", "pick_tool"):
+            await running.deploy(examples() / f"{name}.py")
         await running.deploy(examples() / "spoken_answer.py", workers=False)  # those for sound are not needed here
         running.start_workers(SampleFrames().component)
         await running.wait_workers(SampleFrames().component, 1)
@@ -107,3 +110,40 @@ async def test_bad_videos_at_the_door_and_behind_it(stack: Stack) -> None:
 async def test_a_video_whose_bytes_are_over_the_limit(stack: Stack) -> None:
     answer = await stack.clients[0].post("/apps/spoken_answer", files={"video": ("a.mp4", clip("x") + bytes(64 << 20))})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+# ------------------------------------------------------------ loops and branches
+
+
+async def ran(stack: Stack, app: str, **request: Any) -> tuple[dict[str, Any], list[str]]:
+    """The response, and the components of its calls in order."""
+    answer = await stack.clients[0].post(f"/apps/{app}", json=request)
+    assert answer.status_code == 200, answer.text
+    nodes = (await stack.clients[0].get(f"/requests/{answer.json()['request']}")).json()["nodes"]
+    response: dict[str, Any] = answer.json()["response"]
+    return response, [n["component"] for n in nodes]
+
+
+@pytest.mark.parametrize(("words", "rounds", "passed"), [(200, 1, True), (1, 3, False)])
+async def test_it_asks_again_until_an_answer_passes(stack: Stack, words: int, rounds: int, passed: bool) -> None:
+    found, calls = await ran(stack, "loop_until", text="Write a sentence about the sea.", words=words)
+    assert (len(found["tries"]), found["passed"]) == (rounds, passed)
+    assert found["text"] == min(found["tries"], key=len)
+    assert calls == [LLM().component] * rounds
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "calls"),
+    [
+        ("What is 17 * 23?", "calculator", [LLM()]),
+        ("Read this aloud: good night", "voice", [LLM(), TextToSpeech()]),
+        ("Who wrote Hamlet?", "mind", [LLM(), LLM()]),
+    ],
+)
+async def test_the_model_picks_a_tool(stack: Stack, text: str, tool: str, calls: list[UnitTask]) -> None:
+    found, components = await ran(stack, "pick_tool", text=text)
+    assert found["tool"] == tool
+    assert components == [task.component for task in calls]
+    if tool == "calculator":
+        assert found["text"] == "391"
+    assert bool(found["speech"]) is (tool == "voice")
