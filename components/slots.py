@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,8 +15,11 @@ SHARE: Final = 18
 """One start of so many is a batch item's while one waits: 5 % are promised, also of a stretch that begins badly."""
 BURST: Final = 3
 """Turns of SHARE starts for which what batch got before counts."""
-KEPT: Final = 0.05
-"""Seconds that a slot of an interactive item is kept for the next one before batch may have it."""
+KEPT: Final = 0.5
+"""Share of its time for which the slot of an interactive item is kept for the next one before batch may have it."""
+SHORTEST_KEPT: Final = 0.05
+LONGEST_KEPT: Final = 2.0
+"""Seconds."""
 
 
 class Draining(Exception):
@@ -25,8 +29,8 @@ class Draining(Exception):
 class Slots:
     """At most `total` items run. Interactive ones go first, batch ones take what is left but never the last slot.
 
-    What is left are not the slots that interactive items used within the last KEPT seconds: who was answered just now
-    may ask again at once. Where nothing is left batch still gets one of SHARE starts while an item of it waits. What
+    What is left are not the slots that interactive items used just now (KEPT): who was answered may ask again at once.
+    Where nothing is left batch still gets one of SHARE starts while an item of it waits. What
     it got before counts, for BURST such turns: so a burst of interactive work is not held up for batch at each turn.
     """
 
@@ -36,7 +40,7 @@ class Slots:
         self._waiting: dict[Lane, deque[asyncio.Future[None]]] = {"interactive": deque(), "batch": deque()}
         self._closed = False
         self._passed = 0  # interactive starts while batch waited, less SHARE - 1 for each batch start
-        self._used: deque[tuple[float, int]] = deque()  # (until when, interactive items then), fewer each time
+        self._used: list[tuple[float, int]] = []  # (until when it counts, interactive items then)
 
     @asynccontextmanager
     async def take(self, lane: Lane) -> AsyncIterator[None]:
@@ -49,12 +53,13 @@ class Slots:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self._give_back(lane)
+                self._give_back(lane, 0.0)
             raise
+        began = time.monotonic()
         try:
             yield
         finally:
-            self._give_back(lane)
+            self._give_back(lane, time.monotonic() - began)
 
     def close(self) -> None:
         """No more items start; those that run go on."""
@@ -75,9 +80,9 @@ class Slots:
         """Does an item of `lane` wait for a slot?"""
         return self._wants(lane)
 
-    def _give_back(self, lane: Lane) -> None:
+    def _give_back(self, lane: Lane, lasted: float) -> None:
         if lane == "interactive":
-            self._note_use()
+            self._note_use(min(LONGEST_KEPT, max(SHORTEST_KEPT, KEPT * lasted)))
         self.running[lane] -= 1
         self._grant()
 
@@ -99,7 +104,7 @@ class Slots:
             return "batch"
         if self._wants("interactive"):
             return "interactive"
-        used = self._recently_used()
+        used = max(self.running["interactive"], self._recently_used())
         return "batch" if batch and self.running["batch"] < min(most, self.total - used) else None
 
     def _wants(self, lane: Lane) -> bool:
@@ -108,23 +113,17 @@ class Slots:
             waiting.popleft()  # cancelled
         return bool(waiting)
 
-    def _note_use(self) -> None:
+    def _note_use(self, kept: float) -> None:
         """An interactive item ends: what it and those beside it used counts for a while."""
-        loop, used = asyncio.get_running_loop(), self.running["interactive"]
-        while self._used and self._used[-1][1] <= used:
-            self._used.pop()
-        until = loop.time() + KEPT
-        self._used.append((until, used))
-        loop.call_later(KEPT, self._forget_use, until)
+        use = (time.monotonic() + kept, self.running["interactive"])
+        self._used = [(until, used) for until, used in self._used if until > use[0] or used > use[1]] + [use]
+        asyncio.get_running_loop().call_later(kept, self._forget_use, use)
 
-    def _forget_use(self, until: float) -> None:
-        """By the timer, whatever the clock says: it may stand a rounding before `until`, and nobody would look again."""
-        while self._used and self._used[0][0] <= until:
-            self._used.popleft()
+    def _forget_use(self, use: tuple[float, int]) -> None:
+        """By the timer, whatever the clock says: it may stand a rounding before, and nobody would look again."""
+        if use in self._used:
+            self._used.remove(use)
         self._grant()
 
     def _recently_used(self) -> int:
-        now = asyncio.get_running_loop().time()
-        while self._used and self._used[0][0] <= now:
-            self._used.popleft()
-        return max(self.running["interactive"], self._used[0][1] if self._used else 0)
+        return max((used for _, used in self._used), default=0)

@@ -17,7 +17,9 @@ from broker.requests import Message
 from broker.subjects import ALL_BATCH_HINTS, batch_hint
 
 ROWS: Final = 128
-"""Rows of one app that a gateway has under way: enough to keep workers busy, few beside what the streams hold."""
+"""Rows of one app that a gateway has under way at most: few beside what the streams hold."""
+FIRST: Final = 8
+"""Rows with which it begins; each that ends makes room for one more, so that a new job is no burst for the others."""
 SAY_EVERY: Final = 0.25
 """Seconds between two hints of a gateway whose rows wait."""
 BELIEVE: Final = 1.0
@@ -40,6 +42,7 @@ class Window:
     def __init__(self, broker: Broker, app: str, me: str) -> None:
         self._broker, self._app, self._me = broker, app, me
         self._under_way = 0
+        self._room = FIRST
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ticket = 0
         self._elsewhere: dict[str, tuple[int, float]] = {}  # gateway -> (priority, until when it counts)
@@ -62,6 +65,7 @@ class Window:
 
     def give_back(self) -> None:
         self._under_way -= 1
+        self._room = min(ROWS, self._room + 1) if self._under_way else FIRST
         self._grant()
 
     def hear(self, waits: Waits) -> None:
@@ -74,7 +78,9 @@ class Window:
             self._ticking.cancel()
 
     def _grant(self) -> None:
-        while (priority := self._highest()) is not None and self._under_way < ROWS and not self._outranked(priority):
+        while (
+            (priority := self._highest()) is not None and self._under_way < self._room and not self._outranked(priority)
+        ):
             self._under_way += 1
             heapq.heappop(self._waiting)[2].set_result(None)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.connection import Broker
-from gateway.batch_window import ROWS, Window, Windows
+from gateway.batch_window import FIRST, ROWS, Window, Windows
 from tests.waiting import eventually
 
 
@@ -36,8 +36,27 @@ class Taker:
 
 
 async def full(window: Window) -> None:
-    for _ in range(ROWS):
+    """Rows end until there is all the room that there may be, and then it is taken."""
+    for _ in range(FIRST):
         await window.take(0)
+    for _ in range(ROWS - FIRST):
+        window.give_back()
+        await window.take(0)
+        await window.take(0)
+
+
+async def test_a_new_job_is_no_burst(gateways: tuple[Windows, Windows]) -> None:
+    window = gateways[0].of("burst")
+    waiting = [asyncio.create_task(window.take(0)) for _ in range(3 * FIRST)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sum(task.done() for task in waiting) == FIRST
+    window.give_back()
+    await asyncio.sleep(0.01)
+    assert sum(task.done() for task in waiting) == FIRST + 2, "its place, and one more"
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_no_more_than_there_may_be(gateways: tuple[Windows, Windows]) -> None:
