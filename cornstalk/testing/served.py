@@ -104,7 +104,7 @@ class Served(Answering):
 
 
 class _Part:
-    """A composite call. After a crash nothing more is heard of it, as of a process that has died."""
+    """A composite call. A crash cancels it: no code of the app is to catch it."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self.head = driver, driver.head
@@ -112,5 +112,5 @@ class _Part:
     async def run(self) -> None:
         try:
             await self._driver.answer()
-        except Crashed:
-            await asyncio.Event().wait()
+        except Crashed as crash:
+            raise asyncio.CancelledError from crash

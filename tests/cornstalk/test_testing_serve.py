@@ -125,6 +125,15 @@ async def background(text: str) -> str:
     return f"{await first.text} {(await later).label}"
 
 
+async def waited_for_at_last(text: str) -> str:
+    later = asyncio.create_task(write(Ask(text="later")))
+    try:
+        first = await write(Ask(text=text))
+    finally:
+        last = await later
+    return first.label + last.label
+
+
 async def the_same_twice(text: str) -> str:
     one, other = await asyncio.gather(write(Ask(text=text)), write(Ask(text=text)))
     return await one.text + await other.text
@@ -144,6 +153,7 @@ async def loop_on_results(text: str) -> str:
         (in_a_group, Answer(text="a b!|", label="a b|a b!|a b!!|")),
         (passed_on, Answer(text="a b|", audio=b"A B|")),
         (background, Answer(text="", label="a b| later")),
+        (waited_for_at_last, Answer(text="", label="a blater")),
         (the_same_twice, Answer(text="", label="a b|a b|")),
         (loop_on_results, Answer(text="", label="a bxxxxxxxxx")),
     ],
