@@ -2,16 +2,23 @@
 
 The chunks are stored by this process in place of workers, so that what is measured is the gateway: lag from the publish
 to the client's socket, CPU per chunk, memory. The floor is the lag of the same bytes over the broker alone.
+
+The gateway has one core to itself; the server, the producer and all clients share the others. So that these are not
+what is measured, clients are bare protocols that stamp what they receive before they look at it, and the producer
+stamps when it publishes, which it does each millisecond: `late_ms` is how far behind its schedule it fell at most. A
+second of chunks goes before those that count: until then the gateway is busy with the beginning of 300 requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import resource
 import statistics
 import time
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Self
 
 import psutil
 
@@ -33,63 +40,80 @@ SECONDS: Final = 4
 SLOW: Final = 2000
 TALKER: Final = short_hash(b"talker#0", 8)
 VALUE: Final = short_hash(b"value#0", 8)
+_ASK: Final = (
+    b"POST /apps/one HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 12\r\n\r\n{"text":"x"}'
+)
 
 
-class Client:
-    """One SSE client on a raw socket: when each chunk came."""
+class Client(asyncio.Protocol):
+    """One SSE client on a raw socket: how late each chunk came."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self) -> None:
         self.request = ""
         self.lags: list[float] = []  # milliseconds
+        self._rest = b""
+        self._accepted = asyncio.get_running_loop().create_future()
 
-    async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        body = json.dumps({"text": "x"}).encode()
-        self._writer.write(
-            b"POST /apps/one HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body) + body
-        )
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        assert b" 200 " in head, head
-        lines = head.decode().lower().splitlines()
-        self.request = next(line.split(": ")[1] for line in lines if line.startswith("cornstalk-request"))
+    @classmethod
+    async def open(cls, port: int) -> Self:
+        """Its request is accepted."""
+        transport, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        transport.write(_ASK)
+        await client._accepted
+        return client
 
-    async def read(self) -> None:
-        """Until the connection ends."""
-        while line := await self._reader.readline():
-            if line.startswith(b"data: ") and (at := line.find(b'"t=')) >= 0:
-                self.lags.append((time.monotonic_ns() - int(line[at + 3 : line.index(b"=", at + 3)])) / 1e6)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        data = self._rest + data
+        if not self.request:
+            head, whole, data = data.partition(b"\r\n\r\n")
+            if not whole:
+                self._rest = head
+                return
+            assert b" 200 " in head, head
+            self.request = head.lower().partition(b"cornstalk-request: ")[2].split(b"\r\n")[0].decode()
+            self._accepted.set_result(None)
+        *stamps, self._rest = data.split(b"\n\n")
+        self.lags += [(now - int(stamp.split(b"=", 2)[1])) / 1e6 for stamp in stamps if b"event: chunk" in stamp]
 
     def close(self) -> None:
-        self._writer.close()
+        self._transport.close()
 
 
 async def run(rounds: int) -> dict[str, Any]:
     """One JSON object: lag p50 and p99 in ms, CPU us per chunk, MiB, and what slow clients cost a new one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    async with Stack() as stack:
-        await stack.deploy(APPS / "one.py", workers=False)
-        gateway = psutil.Process(stack.children["gateway0"].pid)
-        p50s, p99s, cpus, floors = [], [], [], []
-        for _ in range(rounds):
-            floors.append(await _floor(stack))
-            lags, cpu = await _round(stack, gateway)
-            lags.sort()
-            p50s.append(lags[len(lags) // 2])
-            p99s.append(lags[len(lags) * 99 // 100])
-            cpus.append(cpu / len(lags) * 1e6)
-        alone = await _answer_ms(stack)
-        crowd = [await _half_open(stack.ports[0], index) for index in range(SLOW)]
-        beside = await _answer_ms(stack)
-        rss = gateway.memory_info().rss / 2**20
-        for writer in crowd:
-            writer.close()
+    with _one_core_left() as core:
+        async with Stack() as stack:
+            await stack.deploy(APPS / "one.py", workers=False)
+            gateway = psutil.Process(stack.children["gateway0"].pid)
+            for thread in gateway.threads():
+                os.sched_setaffinity(thread.id, core)
+            p50s, p99s, lates, cpus, floors = [], [], [], [], []
+            for _ in range(rounds):
+                floors.append(await _floor(stack))
+                lags, late, cpu = await _round(stack, gateway)
+                lags.sort()
+                p50s.append(lags[len(lags) // 2])
+                p99s.append(lags[len(lags) * 99 // 100])
+                lates.append(late)
+                cpus.append(cpu / len(lags) * 1e6)
+            alone = await _answer_ms(stack)
+            crowd = [await _half_open(stack.ports[0], index) for index in range(SLOW)]
+            beside = await _answer_ms(stack)
+            rss = gateway.memory_info().rss / 2**20
+            for writer in crowd:
+                writer.close()
     figures = {
         "streams": STREAMS,
         "lag_p50_ms": round(statistics.median(p50s), 2),
         "lag_p99_ms": round(statistics.median(p99s), 2),
+        "late_ms": round(statistics.median(lates), 2),
         "gateway_cpu_us_per_chunk": round(statistics.median(cpus), 1),
         "gateway_rss_mib": round(rss, 1),
         "new_client_ms": round(alone, 2),
@@ -109,25 +133,35 @@ async def run(rounds: int) -> dict[str, Any]:
     }
 
 
-async def _round(stack: Stack, gateway: psutil.Process) -> tuple[list[float], float]:
-    """Lags in ms of every chunk, and CPU seconds of the gateway while they flowed."""
-    clients = [Client(stack.ports[0]) for _ in range(STREAMS)]
-    for client in clients:
-        await client.open()
+@contextmanager
+def _one_core_left() -> Iterator[set[int]]:
+    """Keeps this process and what it starts off one core. Yields that core, or all where there is but one."""
+    cores = os.sched_getaffinity(0)
+    core = {max(cores)}
+    os.sched_setaffinity(0, cores - core or cores)
+    try:
+        yield core
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+async def _round(stack: Stack, gateway: psutil.Process) -> tuple[list[float], float, float]:
+    """Lags in ms of every chunk, how late the producer was at most, CPU seconds of the gateway while they flowed."""
+    clients = [await Client.open(stack.ports[0]) for _ in range(STREAMS)]
     facts = Facts(stack.broker)
-    await asyncio.gather(*(_begin(facts, c.request) for c in clients))
-    reading = [asyncio.create_task(c.read()) for c in clients]
+    requests = [client.request for client in clients]
+    await asyncio.gather(*(_begin(facts, request) for request in requests))
+    await _flow(stack, requests, range(RATE))
+    await eventually(lambda: all(len(c.lags) == RATE for c in clients), within=20)
+    for client in clients:
+        client.lags.clear()
     before = sum(gateway.cpu_times()[:2])
-    await _flow(stack, [c.request for c in clients])
-    await eventually(lambda: sum(len(c.lags) for c in clients) >= STREAMS * RATE * SECONDS, within=20)
+    late = await _flow(stack, requests, range(RATE, RATE * (1 + SECONDS)))
+    await eventually(lambda: all(len(c.lags) == RATE * SECONDS for c in clients), within=20)
     cpu = sum(gateway.cpu_times()[:2]) - before
     for client in clients:
         client.close()
-    for task in reading:
-        task.cancel()
-    await asyncio.gather(*reading, return_exceptions=True)
-    lags = [lag for c in clients for lag in c.lags]
-    return lags, cpu
+    return [lag for c in clients for lag in c.lags], late, cpu
 
 
 async def _begin(facts: Facts, request: str) -> None:
@@ -139,17 +173,21 @@ async def _begin(facts: Facts, request: str) -> None:
     await facts.put(first_subject(request, TALKER, 0, "text"), encode(begun), deadline=deadline, ttl=300)
 
 
-async def _flow(stack: Stack, requests: list[str]) -> None:
-    """Chunks of all streams, spread evenly over time."""
+async def _flow(stack: Stack, requests: list[str], numbers: range) -> float:
+    """The chunks `numbers` of all streams, spread evenly over time. By how many ms the latest came after its time."""
     began = time.monotonic()
     gap = 1 / (RATE * len(requests))
-    for n in range(RATE * SECONDS):
-        for index, request in enumerate(requests):
-            due = began + (n * len(requests) + index) * gap
-            if (early := due - time.monotonic()) > 0.001:
-                await asyncio.sleep(early)
+    due = late = 0.0
+    for n in numbers:
+        for request in requests:
+            early = began + due - time.monotonic()
+            if early > 0:
+                await asyncio.sleep(max(early, 0.001))
+            late = max(late, -early)
             body = Chunk(attempt="a", n=n, payload=f"t={time.monotonic_ns()}= some words of text ")
             await stack.broker.publish_core(chunk(request, TALKER, 0, "text"), encode(body))
+            due += gap
+    return late * 1e3
 
 
 async def _floor(stack: Stack) -> float:
@@ -188,8 +226,5 @@ async def _half_open(port: int, index: int) -> asyncio.StreamWriter:
     if index % 2:
         writer.write(b"POST /apps/one HTTP/1.1\r\nHost: x\r\n")
     else:
-        writer.write(
-            b"POST /apps/one HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\n"
-            b'Content-Length: 12\r\n\r\n{"text":"x"}'
-        )
+        writer.write(_ASK)
     return writer
