@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any, Final, Self
 
@@ -14,7 +15,7 @@ from broker.connection import Broker
 from broker.errors import Conflict, RequestEnded, Superseded
 from broker.reads import Stored, last_stored_until, pages
 from broker.subjects import CHUNKS, EXPECTED_LAST_SUBJECT_SEQUENCE
-from broker.tail import Tail
+from broker.tail import Entry, Tail
 from cornstalk.messages import Chunk, decode, encode
 
 __all__ = ["ChunkReader", "ChunkWriter", "Coalescer", "RequestChunks", "StoredChunk"]
@@ -173,10 +174,14 @@ class RequestChunks:
         return self
 
     async def __anext__(self) -> StoredChunk:
-        stored = await self._tail.next()
-        if stored is None:
+        if (stored := await self.next()) is None:
             raise StopAsyncIteration
-        return _stored_chunk(stored)
+        return stored
+
+    async def next(self, patience: float = math.inf) -> StoredChunk | None:
+        """The next chunk, None after the last. Raises TimeoutError when none came for about `patience` seconds."""
+        entry = await self._tail.next(patience)
+        return None if entry is None else _stored_chunk(entry)
 
 
 class ChunkReader:
@@ -216,12 +221,12 @@ class ChunkReader:
     async def __anext__(self) -> StoredChunk:
         if self._total is not None and (self._seen or 0) >= self._total:
             raise StopAsyncIteration
-        stored = await self._tail.next()
-        if stored is None:
+        entry = await self._tail.next()
+        if entry is None:
             if self._is_short():
                 raise RequestEnded("chunks of this output were purged or have expired")
             raise StopAsyncIteration
-        found = _stored_chunk(stored)
+        found = _stored_chunk(entry)
         if not found.chunk.takeover:
             self._seen = found.chunk.n + 1
         return found
@@ -232,6 +237,6 @@ class ChunkReader:
         return (self._seen or 0) < self._total
 
 
-def _stored_chunk(stored: Stored) -> StoredChunk:
-    _, _, node, gen, output = stored.subject.split(".")
-    return StoredChunk(stored.seq, node, int(gen), output, decode(Chunk, stored.data))
+def _stored_chunk(entry: Entry) -> StoredChunk:
+    _, _, node, gen, output = entry.subject.split(".")
+    return StoredChunk(entry.seq, node, int(gen), output, decode(Chunk, entry.data))

@@ -10,10 +10,10 @@ import asyncio
 
 import nats.errors
 
-from broker import headers
+from broker import wire
 
 
-class Client(headers.Client):
+class Client(wire.Client):
     """Finds a silent peer within `ping_interval` times (`max_outstanding_pings` + 1), and reconnects at once then."""
 
     async def _ping_interval(self) -> None:

@@ -23,6 +23,7 @@ from broker.refusals import TRANSIENT, ApiError, refusal
 from broker.requests import ConnectionLost, Message, NoResponders, Requests, send
 from broker.subjects import MSG_ID, TTL
 from broker.subscription import Subscription
+from broker.wire import Hear
 
 __all__ = ["Broker", "Confirmed", "Subscription"]
 
@@ -182,6 +183,17 @@ class Broker:
             sub = await self.nc.subscribe(
                 subject, queue=queue, cb=callback, pending_msgs_limit=8192, pending_bytes_limit=16 << 20
             )
+        except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError) as error:
+            raise Disconnected("the connection to NATS is closed") from error
+        return Subscription(self.nc, sub, self._subscriptions, on_lost)
+
+    async def listen(self, subject: str, hear: Hear, *, on_lost: Callable[[], None] | None = None) -> Subscription:
+        """Calls a plain function with each message as it is read. Nothing waits, so nothing is dropped.
+
+        What is stored before this returns must be read. `on_lost` is called when the connection broke.
+        """
+        try:
+            sub = await self.nc.listen(subject, hear)
         except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError) as error:
             raise Disconnected("the connection to NATS is closed") from error
         return Subscription(self.nc, sub, self._subscriptions, on_lost)

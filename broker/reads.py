@@ -15,6 +15,7 @@ from broker.connection import Broker
 from broker.errors import DeadlineExceeded, ReadTimeout, Rejected
 from broker.refusals import NO_MESSAGE
 from broker.requests import STATUS, Message
+from broker.wire import read_headers
 
 PAGE: Final = 256
 """Messages of one page."""
@@ -156,6 +157,23 @@ def stored_of(message: Message) -> Stored:
         _unix(headers.get("Nats-Time-Stamp", "")),
         headers,
     )
+
+
+def headers_of(block: bytes) -> dict[str, str]:
+    """All headers of a block as it came, without a status."""
+    return read_headers(block.partition(b"\r\n")[2])
+
+
+def place_of(block: bytes) -> tuple[int, int]:
+    """From the header block of a republished message: its sequence, and that of the one before on its subject or 0.
+
+    Raises ValueError when it is not one.
+    """
+    return _number(block, b"\r\nNats-Sequence: "), _number(block, b"\r\nNats-Last-Sequence: ")
+
+
+def _number(block: bytes, name: bytes) -> int:
+    return int(block.partition(name)[2].partition(b"\r")[0])
 
 
 def _headers_of(message: Message) -> dict[str, str]:

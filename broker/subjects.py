@@ -138,6 +138,11 @@ def seen(subject: str) -> str:
     return f"{SEEN}.{subject}"
 
 
+def stored_subject(subject: str) -> str:
+    """Of a republished message: where it is stored."""
+    return subject[len(SEEN) + 1 :]
+
+
 def work_stream(component: str) -> str:
     return f"WORK_{component}"
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from broker.connection import Broker, Subscription
 from broker.errors import ReadTimeout
-from broker.reads import Stored, page, stored_of
+from broker.reads import headers_of, page, place_of
 from broker.reassembly import Reassembly
-from broker.requests import Message
-from broker.subjects import seen
+from broker.subjects import seen, stored_subject
 
 LOOK_AGAIN: Final = 1.0
-"""Seconds after which a quiet tail reads, whatever it was told."""
+"""Seconds between looks: a tail that waits and has heard nothing since the one before reads, whatever it was told."""
 
 LIMIT: Final = 256
 """Live messages kept for a slow reader."""
@@ -26,38 +28,57 @@ _READ_TIMEOUT: Final = 2.0
 _PAUSE: Final = 0.05
 
 
+class Entry(Struct, frozen=True):
+    """A stored message as a tail hands it out."""
+
+    subject: str
+    seq: int
+    data: bytes
+    headers: dict[str, str] = {}
+
+
 class Tail:
     """One reader. Live messages are used as they come; gaps, outages and overflow are filled by reading.
 
     Survives restarts of the server. `next` may be cancelled: nothing is lost by it.
     """
 
-    def __init__(self, broker: Broker, stream: str, filter_subject: str, after: int) -> None:
+    def __init__(self, broker: Broker, stream: str, filter_subject: str, after: int, *, headers: bool = False) -> None:
+        """`headers`: whether entries have them. Who does not need them saves the time to take them apart."""
+        self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._stream = stream
         self._filter = filter_subject
-        self._order: Reassembly[Stored] = Reassembly(after, LIMIT)
+        self._headers = headers
+        self._order: Reassembly[Entry] = Reassembly(after, LIMIT)
         self._kept_bytes = 0
-        self._wake = asyncio.Event()
-        self._read_at = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+        self._heard = False  # since the last look
         self._finishing = False
         self.closed = False
         self._subscription: Subscription | None = None
         self._remove: Callable[[], None] | None = None
+        self._look_again: asyncio.TimerHandle | None = None
 
-    async def next(self) -> Stored | None:
-        """The next stored message; None after `close`, or after `finish` once there is no more. Raises Disconnected."""
+    async def next(self, patience: float = math.inf) -> Entry | None:
+        """The next stored message; None after `close`, or after `finish` once there is no more.
+
+        Raises TimeoutError when none came for `patience` seconds and up to a look more; Disconnected.
+        """
         if self._subscription is None and not self.closed:
             await self._start()
+        until = self._loop.time() + patience
         while not self.closed:
-            if (stored := self._order.pop()) is not None:
-                self._kept_bytes = max(0, self._kept_bytes - len(stored.data))
-                return stored
+            if (entry := self._order.pop()) is not None:
+                self._kept_bytes = max(0, self._kept_bytes - len(entry.data))
+                return entry
             self._kept_bytes = 0
             if self._order.missing:
                 await self._read()
             elif self._finishing:
                 return None
+            elif self._loop.time() > until:
+                raise TimeoutError
             else:
                 await self._await_news()
         return None
@@ -70,7 +91,9 @@ class Tail:
     async def close(self) -> None:
         """Idempotent."""
         self.closed = True
-        self._wake.set()
+        self._wake()
+        if self._look_again is not None:
+            self._look_again.cancel()
         if self._remove is not None:
             self._remove()
         if self._subscription is not None:
@@ -78,7 +101,9 @@ class Tail:
 
     async def _start(self) -> None:
         self._remove = self._broker.on_reconnect(self._on_reconnect)
-        self._subscription = await self._broker.subscribe_core(seen(self._filter), self._on_message, on_lost=self._lost)
+        self._subscription = await self._broker.listen(seen(self._filter), self._hear, on_lost=self._lost)
+        if not self.closed:
+            self._look_again = self._loop.call_later(LOOK_AGAIN, self._look)
 
     async def _read(self) -> None:
         start = self._order.begin()
@@ -87,36 +112,46 @@ class Tail:
             stored, last = await page(
                 self._broker, self._stream, self._filter, start, timeout=_READ_TIMEOUT, size=_PAGE
             )
-            self._order.page(((message.seq, message) for message in stored), last)
+            self._order.page(((m.seq, Entry(m.subject, m.seq, m.data, m.headers)) for m in stored), last)
             done = True
         except ReadTimeout:
             await asyncio.sleep(_PAUSE)
         finally:
             if not done:
                 self._order.failed()
-        self._read_at = asyncio.get_running_loop().time()
 
     async def _await_news(self) -> None:
-        self._wake.clear()
+        self._waiter = self._loop.create_future()
         try:
-            async with asyncio.timeout_at(self._read_at + LOOK_AGAIN):
-                await self._wake.wait()
-        except TimeoutError:
-            self._order.lost()
+            await self._waiter
+        finally:
+            self._waiter = None
 
-    async def _on_message(self, message: Message) -> None:
-        previous = int((message.headers or {}).get("Nats-Last-Sequence", 0))
+    def _hear(self, subject: str, data: bytes, block: bytes) -> None:
+        self._heard = True
         if self._kept_bytes > LIMIT_BYTES:
             self._order.lost()
         else:
-            stored = stored_of(message)
-            self._kept_bytes += len(stored.data)
-            self._order.live(stored.seq, previous, stored)
-        self._wake.set()
+            seq, previous = place_of(block)
+            self._kept_bytes += len(data)
+            entry = Entry(stored_subject(subject), seq, data, headers_of(block) if self._headers else {})
+            self._order.live(seq, previous, entry)
+        self._wake()
+
+    def _look(self) -> None:
+        """One timer for the life of the tail, not one for each message it waits for."""
+        self._look_again = self._loop.call_later(LOOK_AGAIN, self._look)
+        if self._waiter is not None and not self._heard:
+            self._lost()
+        self._heard = False
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _lost(self) -> None:
         self._order.lost()
-        self._wake.set()
+        self._wake()
 
     async def _on_reconnect(self) -> None:
         self._lost()

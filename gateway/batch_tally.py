@@ -13,7 +13,7 @@ import msgspec
 from broker.connection import Broker
 from broker.reads import Stored, pages
 from broker.subjects import BATCH, ROW_STATUS, ROW_USAGE, batch_results
-from broker.tail import Tail
+from broker.tail import Entry, Tail
 from cornstalk.messages import Usage
 from gateway.batch_results import total
 
@@ -44,7 +44,7 @@ class Tally:
         async for stored in pages(self._broker, BATCH, batch_results(self._job)):
             self._add(stored)
             after = stored.seq
-        self._tail = Tail(self._broker, BATCH, batch_results(self._job), after)
+        self._tail = Tail(self._broker, BATCH, batch_results(self._job), after, headers=True)
         self.following = asyncio.create_task(self._follow())
         return self
 
@@ -66,7 +66,7 @@ class Tally:
         while (stored := await self._tail.next()) is not None:
             self._add(stored)
 
-    def _add(self, stored: Stored) -> None:
+    def _add(self, stored: Stored | Entry) -> None:
         match stored.subject.rpartition(".")[2]:
             case "cancel":
                 self.cancelled.set()
@@ -76,7 +76,7 @@ class Tally:
             case number if number.isdigit() and int(number) < self.rows and not self._has[int(number)]:
                 self._add_row(int(number), stored)
 
-    def _add_row(self, row: int, stored: Stored) -> None:
+    def _add_row(self, row: int, stored: Stored | Entry) -> None:
         self._has[row] = 1
         status = stored.headers.get(ROW_STATUS, "")
         self.ended[status if status in STATUSES else "failed"] += 1

@@ -56,12 +56,11 @@ async def events(
         told = {source: _Told(path, media(path)) for source, path in (await _sources(run)).items()}
         while told:
             try:
-                async with asyncio.timeout(PING_EVERY):  # wait_for would make a task of each chunk
-                    stored = await anext(chunks)
+                stored = await chunks.next(PING_EVERY)
             except TimeoutError:
                 yield Event("ping")
                 continue
-            except StopAsyncIteration:
+            if stored is None:
                 break
             field = told.get((stored.node, stored.output))
             if field is not None and (event := field.take(stored)) is not None and stored.seq > after:

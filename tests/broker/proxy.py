@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 
 class Proxy:
-    """Forwards both ways. While `muted`, what the server says is swallowed; `cut` ends all connections.
+    """Forwards both ways. While `muted`, what the server says is swallowed, and counted; `cut` ends all connections.
 
     `freeze` leaves the connections that there are open, and moves nothing on them any more; new ones work.
     """
@@ -20,6 +20,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._frozen: set[asyncio.StreamWriter] = set()
         self.muted = False
+        self.swallowed = 0  # bytes
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -57,7 +58,9 @@ class Proxy:
             while data := await source.read(65536):
                 if target in self._frozen:
                     await asyncio.Event().wait()
-                if not (answers and self.muted):
+                if answers and self.muted:
+                    self.swallowed += len(data)
+                else:
                     target.write(data)
                     await target.drain()
         except OSError:

@@ -14,6 +14,7 @@ from broker.connection import Broker
 from broker.errors import DeadlineExceeded, PayloadTooLarge, RequestEnded, Superseded
 from broker.facts import Facts
 from broker.server import Server
+from broker.tail import LOOK_AGAIN
 from cornstalk.messages import Chunk
 from tests.broker.proxy import Proxy
 from tests.waiting import eventually
@@ -336,15 +337,51 @@ async def test_every_chunk_once_across_restarts(broker: Broker, nats_server: Ser
     await producer.close()
 
 
-async def test_live_chunks_need_no_second_read(shared_broker: Broker, request_id: str) -> None:
-    """A healthy tail is fed by what is republished, not by the look it takes each second."""
+async def test_live_chunks_need_no_second_read(broker: Broker, nats_server: Server) -> None:
+    """A healthy tail is fed by what is republished. It asks for nothing, however long it has been read."""
+    producer = await Broker.connect(nats_server.url, name="producer", token=nats_server.token)
+    writer = await write(producer, text_of("r"))
+    chunks = RequestChunks(broker, "r")
+    await writer.append(0)
+    await anext(chunks)
+    reading = asyncio.create_task(collect(chunks))
+    asked = broker.nc.stats["out_msgs"]
+    until = time.monotonic() + 2.5 * LOOK_AGAIN
+    while time.monotonic() < until:
+        await writer.append(writer.n)
+        await asyncio.sleep(0.02)  # the reader waits meanwhile
+    assert broker.nc.stats["out_msgs"] == asked
+    chunks.finish()
+    assert [item.chunk.payload for item in await asyncio.wait_for(reading, 3)] == list(range(1, writer.n))
+    await producer.close()
+
+
+async def test_a_tail_that_waits_looks_for_what_it_was_not_told(broker: Broker, nats_server: Server) -> None:
+    producer = await Broker.connect(nats_server.url, name="producer", token=nats_server.token)
+    writer = await write(producer, text_of("r"))
+    await writer.append("one")
+    async with Proxy(nats_server.url) as proxy:
+        deaf = await Broker.connect(proxy.url, name="deaf", token=nats_server.token)
+        async with RequestChunks(deaf, "r") as chunks:
+            assert (await anext(chunks)).chunk.payload == "one"
+            proxy.muted = True
+            await writer.append("two")
+            await eventually(lambda: proxy.swallowed)
+            proxy.muted = False
+            assert (await asyncio.wait_for(anext(chunks), 5)).chunk.payload == "two"
+            assert deaf.connected
+        await deaf.close()
+    await producer.close()
+
+
+async def test_patience_ends_and_nothing_is_lost_by_it(shared_broker: Broker, request_id: str) -> None:
     writer = await write(shared_broker, text_of(request_id))
     async with RequestChunks(shared_broker, request_id) as chunks:
-        await writer.append(0)
-        await anext(chunks)
-        started = time.monotonic()
-        for n in range(1, 20):
-            await writer.append(n)
-            assert (await anext(chunks)).chunk.payload == n
-            assert not chunks._tail._order.missing
-        assert time.monotonic() - started < 0.9
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(chunks.next(patience=0.01), 5)
+        await writer.append("one")
+        found = await asyncio.wait_for(chunks.next(patience=60), 3)
+        assert found is not None
+        assert found.chunk.payload == "one"
+        chunks.finish()
+        assert await asyncio.wait_for(chunks.next(), 3) is None
