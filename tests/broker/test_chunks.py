@@ -196,12 +196,11 @@ async def _none(broker: Broker, subject: str) -> bool:
 
 
 async def test_limits_of_an_append(shared_broker: Broker, request_id: str) -> None:
-    writer = await ChunkWriter.open(shared_broker, text_of(request_id), "a", ttl=600, deadline=soon(0.2))
     with pytest.raises(PayloadTooLarge):
-        await writer.append(b"x" * (1 << 20))
-    await asyncio.sleep(0.2)
+        await (await write(shared_broker, text_of(request_id))).append(b"x" * (1 << 20))
+    late = await ChunkWriter.open(shared_broker, text_of(request_id), "a", ttl=600, deadline=time.time(), fresh=True)
     with pytest.raises(DeadlineExceeded):
-        await writer.append("late")
+        await late.append("late")
 
 
 async def test_reader_ends_with_the_total(shared_broker: Broker, request_id: str) -> None:
@@ -247,10 +246,18 @@ async def test_reader_ignores_what_comes_after_the_total(shared_broker: Broker, 
 
 async def test_closed_reader_ends_even_while_it_waits(shared_broker: Broker, request_id: str) -> None:
     reader = ChunkReader(shared_broker, text_of(request_id))
-    reading = asyncio.create_task(collect(reader))
-    await asyncio.sleep(0.05)
+    read: list[StoredChunk] = []
+
+    async def follow() -> None:
+        async for item in reader:
+            read.append(item)
+
+    reading = asyncio.create_task(follow())
+    await (await write(shared_broker, text_of(request_id))).append("one")
+    await eventually(lambda: read)
     await reader.close()
-    assert await asyncio.wait_for(reading, 1) == []
+    await asyncio.wait_for(reading, 1)
+    assert [item.chunk.payload for item in read] == ["one"]
 
 
 async def test_a_cancelled_step_loses_nothing(shared_broker: Broker, request_id: str) -> None:
@@ -317,15 +324,16 @@ async def test_every_chunk_once_across_restarts(broker: Broker, nats_server: Ser
     chunks = RequestChunks(broker, "r")
     reading = asyncio.create_task(collect(chunks))
     producer = await Broker.connect(nats_server.url, name="producer", token=nats_server.token)
+    sequences: list[int] = []
 
     async def produce(node: str) -> None:
         writer = await write(producer, text_of("r", node))
         for n in range(300):
-            await writer.append(n)
+            sequences.append(await writer.append(n))
 
     producing = asyncio.gather(*(produce(node) for node in ("n1", "n2")))
-    for _ in range(2):
-        await asyncio.sleep(0.05)
+    for stored_by_then in (50, 300):
+        await eventually(lambda least=stored_by_then: len(sequences) >= least, every=0.001)  # type: ignore[misc]
         getattr(nats_server, how)()
         nats_server.start()
     await producing

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from nats.aio.msg import Msg
 
 from broker import topology
 from broker.connection import Broker
@@ -56,6 +57,19 @@ async def test_every_item_is_handled_once_and_leaves_the_queue(queue: Broker) ->
     await loop.stop()
 
 
+async def _waiting(broker: Broker) -> tuple[int, int]:
+    """Pulls that wait for items, and items that wait for pulls."""
+    info = await broker.api(f"CONSUMER.INFO.{STREAM}.interactive")
+    return info["num_waiting"], info["num_pending"]
+
+
+def _into(heard: list[bytes]) -> Callable[[Msg], Awaitable[None]]:
+    async def hear(message: Msg) -> None:
+        heard.append(message.data)
+
+    return hear
+
+
 async def _is_empty(broker: Broker) -> bool:
     load = await topology.backlog(broker, COMPONENT)
     return sum(load.pending.values()) + sum(load.in_flight.values()) == 0
@@ -93,9 +107,8 @@ async def test_fewer_credits_withdraw_the_pulls(queue: Broker) -> None:
     loop.set_credits(0)
     await eventually(lambda: loop._asked() == 0 and not loop._leaving)
     await put(queue, b"1")
-    await asyncio.sleep(0.05)
-    load = await topology.backlog(queue, COMPONENT)
-    assert (take.got, load.pending["interactive"]) == ([], 1)
+    assert await _waiting(queue) == (0, 1)  # no pull stands that could be answered
+    assert take.got == []
     loop.set_credits(1)
     await eventually(lambda: take.got == [b"1"])
     await loop.stop()
@@ -109,7 +122,7 @@ async def test_pause_hands_nothing_out_and_resume_goes_on(queue: Broker) -> None
     await eventually(lambda: take.got == [b"1"])
     await loop.pause()
     await put(queue, b"2")
-    await asyncio.sleep(0.05)
+    assert await _waiting(queue) == (0, 1)
     assert take.got == [b"1"]
     await loop.resume()
     await eventually(lambda: take.got == [b"1", b"2"])
@@ -216,7 +229,7 @@ async def test_loop_started_before_its_consumer_exists(broker: Broker) -> None:
     take = Taker()
     loop = PullLoop(broker, STREAM, "interactive", take, credits=1)
     await loop.start()
-    await asyncio.sleep(0.1)
+    await eventually(lambda: loop._failures > 1)
     await topology.ensure_component(broker, COMPONENT)
     await put(broker, b"1")
     await eventually(lambda: take.got == [b"1"], within=2)
@@ -248,10 +261,11 @@ async def test_pull_that_the_server_dropped_silently_is_repeated(broker: Broker)
 
 
 async def test_short_pulls_expire_and_are_repeated(queue: Broker) -> None:
-    take = Taker()
+    take, pulls = Taker(), []
+    await queue.nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.interactive", cb=_into(pulls))
     loop = PullLoop(queue, STREAM, "interactive", take, credits=2, expires=0.1, heartbeat=0.05)
     await loop.start()
-    await asyncio.sleep(0.3)
+    await eventually(lambda: len(pulls) > 2)
     await put(queue, b"1")
     await eventually(lambda: take.got == [b"1"], within=1)
     await loop.stop()
@@ -304,7 +318,7 @@ async def test_in_progress_keeps_an_item_and_ack_wait_gives_it_on(broker: Broker
         starts.append(time.monotonic())
         if delivery.delivered == 1:
             for _ in range(6):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # its work, which takes longer than ack_wait
                 await delivery.in_progress()
         else:
             await delivery.ack()

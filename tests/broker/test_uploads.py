@@ -11,6 +11,7 @@ import pytest
 from broker import subjects
 from broker.connection import Broker
 from broker.errors import QueueFull, ReadTimeout, UploadGone
+from broker.reads import direct_last
 from broker.server import Server
 from broker.topology import UPLOADS_BYTES
 from broker.uploads import Spool
@@ -57,8 +58,12 @@ async def test_puts_of_two_gateways_at_once(shared_broker: Broker) -> None:
         *(spool.put(data, "a/b", ttl=ttl, deadline=soon()) for spool, ttl in zip(spools, (1, 600, 1, 2), strict=True))
     )
     assert len(set(uploads)) == 1
-    await asyncio.sleep(2.5)
     assert await spools[0].get(uploads[0], timeout=5) == data
+    for part in range(4):
+        subject = subjects.upload(uploads[0].digest, part)
+        stored = await direct_last(shared_broker, "UPLOADS", subject, timeout=5)
+        assert stored is not None
+        assert int(stored.headers["Nats-TTL"].removesuffix("s")) >= 600
 
 
 async def test_expired_upload_is_gone(shared_broker: Broker) -> None:
@@ -88,11 +93,16 @@ async def test_missing_and_changed_parts_are_found(shared_broker: Broker) -> Non
         await spool.get(upload.replace(digest="0" * 64), timeout=5)
 
 
+async def _parts(broker: Broker) -> int:
+    stored: int = (await broker.api("STREAM.INFO.UPLOADS"))["state"]["messages"]
+    return stored
+
+
 async def test_reads_and_writes_go_on_after_a_restart(broker: Broker, nats_server: Server) -> None:
     spool = Spool(broker)
-    data = os.urandom(4 * PART)
-    putting = asyncio.create_task(spool.put(data, "a/b", ttl=600, deadline=soon()))
-    await asyncio.sleep(0.01)
+    data = os.urandom(16 * PART)
+    putting = asyncio.create_task(spool.put(data, "a/b", ttl=600, deadline=soon(20)))
+    await eventually(lambda: _parts(broker), every=0.001)
     nats_server.kill()
     nats_server.start()
     upload = await putting
