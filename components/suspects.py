@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.connection import Broker
 from broker.crash import crash_at
+from broker.errors import PayloadTooLarge, QueueFull, StorageFull
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.pull import Delivery
@@ -70,7 +71,7 @@ class Suspects:
                 raise
 
     async def bury(self, item: WorkItem, reason: str, error: Error, delivery: Delivery) -> None:
-        """Stores the dead letter, once."""
+        """Stores the dead letter, once. Where there is no room for it the failure is told all the same, by its End."""
         accepted = await self._facts.last(accepted_subject(item.request))
         letter = DeadLetter(
             item=delivery.data,
@@ -79,6 +80,9 @@ class Suspects:
             accepted=b"" if accepted is None else accepted.data,
         )
         subject = dead_letter(item.component, reason, item.request, item.node, item.gen)
-        await self._broker.publish_stored(subject, encode(letter), deadline=item.deadline, msg_id=subject)
+        try:
+            await self._broker.publish_stored(subject, encode(letter), deadline=item.deadline, msg_id=subject)
+            log.warning("dead letter: %s", subject)
+        except (QueueFull, StorageFull, PayloadTooLarge) as error:
+            log.error("no room for the dead letter %s: %s", subject, type(error).__name__)
         crash_at("worker.buried")
-        log.warning("dead letter: %s", subject)

@@ -7,6 +7,8 @@ import time
 from typing import Final
 
 from broker.connection import Broker
+from broker.crash import crash_at
+from broker.errors import QueueFull, StorageFull
 from broker.pull import Delivery
 from broker.subjects import dead_letter, parse_run, token
 from cornstalk.messages import Error, Finish
@@ -31,13 +33,18 @@ class DeadLetters:
         if request:
             error = Error(code="malformed", message="a stored fact of this request does not decode", node=node)
             await self._publisher.finish(request, Finish(status="failed", error=error), time.time())
-        await self._broker.publish_stored(
-            dead_letter("dispatcher", "malformed", request or "none", node or "none", gen),
-            delivery.data,
-            deadline=time.time() + STORE_WITHIN,
-            msg_id=f"malformed:{delivery.stream_seq}",
-            headers={"Cornstalk-Subject": delivery.subject},
-        )
+            crash_at("dispatcher.condemned")
+        try:
+            await self._broker.publish_stored(
+                dead_letter("dispatcher", "malformed", request or "none", node or "none", gen),
+                delivery.data,
+                deadline=time.time() + STORE_WITHIN,
+                msg_id=f"malformed:{delivery.stream_seq}",
+                headers={"Cornstalk-Subject": delivery.subject},
+            )
+        except (QueueFull, StorageFull) as full:
+            log.error("no room for the dead letter of fact %s: %s", delivery.stream_seq, type(full).__name__)
+        crash_at("dispatcher.buried")
         await delivery.term("malformed")
 
 

@@ -103,11 +103,14 @@ class Admission:
         return UNKNOWN if pace is None else min(LONGEST, items * pace)
 
     def _pace(self, component: str, lane: Lane) -> float | None:
-        """Seconds for each item that ended lately, while others waited all the time; None if that cannot be told."""
+        """Seconds for each item that ended lately, while others waited and some ran; None if that cannot be told.
+
+        Where items wait and none runs there is no worker: a component at zero, whose first one is just starting.
+        """
         until, last = self._looks[component][-1]
         seconds, ended = 0.0, 0
         for since, depth in reversed(self._looks[component]):
-            if not depth.pending[lane] or ended >= ENOUGH:
+            if not (depth.pending[lane] and depth.in_flight[lane]) or ended >= ENOUGH:
                 break
             seconds, ended = until - since, last.ended[lane] - depth.ended[lane]
         return seconds / ended if ended > 0 else None

@@ -18,7 +18,7 @@ from broker.chunks import ChunkReader
 from broker.connection import Broker
 from broker.pull import Delivery, PullLoop
 from broker.server import Server
-from broker.subjects import cancel, cancel_hint, chunk, work_stream
+from broker.subjects import DLQ, cancel, cancel_hint, chunk, work_stream
 from broker.work import publish_item
 from components.attempt import RETRY_DELAYS
 from components.engine import Call
@@ -157,6 +157,25 @@ async def test_an_error_that_may_pass_is_tried_again_ever_later(workshop: Make) 
     gaps = [b - a for a, b in pairwise(starts)]
     assert all(gap >= delay for gap, delay in zip(gaps, RETRY_DELAYS, strict=False))
     assert all(b > 1.5 * a for a, b in pairwise(RETRY_DELAYS))
+
+
+async def test_a_failure_is_told_though_there_is_no_room_for_its_dead_letter(workshop: Make) -> None:
+    shop = workshop(Null(name="value"))
+    await shop.queue()
+    config = (await shop.broker.api(f"STREAM.INFO.{DLQ}"))["config"]
+    await shop.broker.api(f"STREAM.UPDATE.{DLQ}", config | {"max_bytes": 1})
+
+    async def act(call: Call) -> dict[str, Any]:
+        raise EngineError("never", code="never")
+
+    await shop.worker(act)
+    item = shop.item()
+    await publish_item(shop.broker, item)
+    end = await shop.end(item)
+    assert end.error is not None
+    assert (end.outcome, end.error.code) == ("failed", "never")
+    await eventually(lambda: _answered(shop))
+    assert await shop.deliveries() == (1, 0)
 
 
 async def test_a_cancelled_request_is_seen_before_its_item_starts(workshop: Make) -> None:

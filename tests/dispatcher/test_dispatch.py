@@ -178,6 +178,16 @@ async def test_a_malformed_fact_ends_its_request_once_and_is_kept_as_dead_letter
     assert letters[0].data == b"\xc1 no msgpack"
 
 
+async def test_a_malformed_fact_is_taken_off_though_there_is_no_room_for_its_dead_letter(bench: Bench) -> None:
+    config = (await bench.broker.api(f"STREAM.INFO.{DLQ}"))["config"]
+    await bench.broker.api(f"STREAM.UPDATE.{DLQ}", config | {"max_bytes": 1})
+    await bench.two_dispatchers()
+    request = await bench.accept()
+    await bench.put(graph(request, 0), b"\xc1 no msgpack")
+    assert (await bench.until_finish(request)).status == "failed"
+    await bench.acked()
+
+
 async def test_a_fact_of_a_newer_release_is_handed_back_not_judged(bench: Bench) -> None:
     await bench.component()
     await bench.two_dispatchers()

@@ -17,6 +17,9 @@ from typing import Final
 import httpx
 import pytest
 
+from broker.facts import Facts
+from broker.reads import pages
+from broker.subjects import DLQ, graph
 from broker.topology import remove_component
 from tests.batch.client import Client, job_id
 from tests.e2e.apps import APPS, chain, one
@@ -269,6 +272,38 @@ async def in_dispatcher(case: Case) -> None:
     await case.until_dead(case.chain)
 
 
+async def in_malformed(case: Case) -> None:
+    """A fact that nobody can read ends its request, once, and lies among the dead letters, once."""
+    child = case.stack.children["dispatcher0"]
+    await lead(case.stack, child, CRASH_AT=case.point)
+    case.armed = [child]
+    broken: list[str] = []
+
+    async def malformed(number: int) -> None:
+        text = f"{case.point} {number}"
+        body = {"text": text, "service_ms": 20_000}
+        asking = asyncio.create_task(ask(case.stack.clients, "one", body, text, within=WITHIN))
+        request = request_id("one", text)
+        facts = Facts(case.stack.broker)
+        await eventually(lambda: facts.last(graph(request, 0)), within=WITHIN)
+        await facts.put(graph(request, 99), b"\xc1 no msgpack", deadline=time.time() + WITHIN, ttl=600)
+        answer = await asking
+        assert answer.end is not None
+        assert (answer.end["status"], answer.end["error"]["code"]) == ("failed", "malformed")
+        broken.append(request)
+
+    await case.until_dead(malformed)
+
+    async def buried() -> bool:
+        letters = [s.subject async for s in pages(case.stack.broker, DLQ, "dlq.dispatcher.malformed.>")]
+        found = sorted(subject.split(".")[3] for subject in letters)
+        assert len(found) == len(set(found))
+        return set(broken) <= set(found)
+
+    await eventually(buried, within=WITHIN)
+    await queues_empty(case.stack, within=10.0)
+
+
 async def without_queue(case: Case) -> None:
     """The queue of a component is away: a trigger that is held comes again."""
     child = case.stack.children["dispatcher0"]
@@ -353,6 +388,8 @@ CASES: Final[dict[str, Run]] = {
     "dispatcher.counted": in_dispatcher,
     "dispatcher.acked": in_dispatcher,
     "dispatcher.held": without_queue,
+    "dispatcher.condemned": in_malformed,
+    "dispatcher.buried": in_malformed,
 }
 
 
