@@ -53,7 +53,7 @@ async def events(
                 await asyncio.wait((run.driver.head, run.task), timeout=PING_EVERY, return_when="FIRST_COMPLETED")
                 if not (run.driver.head.done() or run.task.done()):
                     yield Event("ping")
-        told = {source: _Told(path, media(path)) for source, path in (await _sources(run)).items()}
+        told = {source: _Told(paths, media(paths[0])) for source, paths in (await _sources(run)).items()}
         while told:
             try:
                 stored = await chunks.next(PING_EVERY)
@@ -62,8 +62,8 @@ async def events(
                 continue
             if stored is None:
                 break
-            field = told.get((stored.node, stored.output))
-            if field is not None and (event := field.take(stored)) is not None and stored.seq > after:
+            output = told.get((stored.node, stored.output))
+            if output is not None and (event := output.take(stored)) is not None and stored.seq > after:
                 yield event
     finish = run if isinstance(run, Finish) else await run.finished()
     try:
@@ -77,10 +77,14 @@ async def events(
 
 
 class _Told:
-    """One stream field: how much of it was told. A re-run of its node says the same again before it goes on."""
+    """One output, the source of one stream field or several: how much of it was told.
 
-    def __init__(self, path: str, media_type: str) -> None:
-        self._path, self._media_type = path, media_type
+    A re-run of its node says the same again before it goes on.
+    """
+
+    def __init__(self, paths: list[str], media_type: str) -> None:
+        self._fields: dict[str, Any] = {"field": paths[0]} | ({"fields": paths} if len(paths) > 1 else {})
+        self._media_type = media_type
         self._told = 0  # characters, bytes or members
         self._gen = self._at = 0
         self.pieces: dict[int, int] = {}  # read, by generation
@@ -101,7 +105,7 @@ class _Told:
         if not new:
             return None
         data = {
-            "field": self._path,
+            **self._fields,
             "node": stored.node,
             "output": stored.output,
             "n": stored.chunk.n,
@@ -111,12 +115,17 @@ class _Told:
         return Event("chunk", stored.seq, data | ({"media_type": media_type} if media_type else {}))
 
 
-async def _sources(run: Run | Finish) -> dict[Source, str]:
+async def _sources(run: Run | Finish) -> dict[Source, list[str]]:
     """Where the stream fields of a response come from, and their paths: as it begins, or as it is stored."""
+    found: dict[Source, list[str]] = {}
     if isinstance(run, Run) and run.driver.head.done() and not run.driver.head.cancelled():
-        return {source: path for path, source in run.driver.head.result().streams.items()}
+        for path, source in run.driver.head.result().streams.items():
+            found.setdefault(source, []).append(path)
+        return found
     finish = run if isinstance(run, Finish) else await run.finished()
-    return {(ref.node, ref.output): path for path, ref in stream_refs(finish.response)}
+    for path, ref in stream_refs(finish.response):
+        found.setdefault((ref.node, ref.output), []).append(path)
+    return found
 
 
 def _check_whole(state: State, finish: Finish, told: Mapping[Source, _Told]) -> None:

@@ -205,7 +205,10 @@ def _chunk(model: type[BaseModel], response: Schema) -> Schema:
 def _piece(field: Schema, whole: Schema, media_type: str) -> Schema:
     """`whole`: the schema of what the pieces add up to."""
     data: Schema = {key: value for key, value in whole.items() if key in ("type", "items", "contentEncoding")}
-    piece = obj(field=field, node=_STRING, output=_STRING, n={"type": "integer", "minimum": 0}, data=data)
+    fields: Schema = {"type": "array", "items": _STRING, "minItems": 2, "description": "all that the piece belongs to"}
+    piece = obj(
+        {"fields": fields}, field=field, node=_STRING, output=_STRING, n={"type": "integer", "minimum": 0}, data=data
+    )
     if media_type:
         piece["properties"]["media_type"] = {"const": media_type}
         piece["required"].append("media_type")

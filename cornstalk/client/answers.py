@@ -61,7 +61,7 @@ class AsyncAnswerStream(ABC, Generic[R]):
     async def pieces(self, field: str) -> AsyncIterator[Any]:
         """The pieces of a field: str, bytes or list."""
         async for event in self:
-            if isinstance(event, Chunk) and event.field == field:
+            if isinstance(event, Chunk) and field in event.fields:
                 yield event.data
 
     async def answer(self) -> Answer[R]:
@@ -111,7 +111,7 @@ class AnswerStream(ABC, Generic[R]):
     def pieces(self, field: str) -> Iterator[Any]:
         """The pieces of a field: str, bytes or list."""
         for event in self:
-            if isinstance(event, Chunk) and event.field == field:
+            if isinstance(event, Chunk) and field in event.fields:
                 yield event.data
 
     def answer(self) -> Answer[R]:

@@ -25,6 +25,8 @@ class Chunk:
     """Rises over all fields of a request; a client resumes after the last one it has."""
     media_type: str = ""
     """Of bytes, such as "audio/pcm;rate=24000;channels=1"."""
+    fields: tuple[str, ...] = ()
+    """All fields that the piece belongs to: more than `field` if several of the response come from one output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Reading(Generic[R]):
         if isinstance(piece, str) and (media_type or type_at(self._model, field) is bytes):
             piece = base64.b64decode(piece)
         pieces.append(piece)
-        return Chunk(field, piece, n, seq, media_type)
+        return Chunk(field, piece, n, seq, media_type, tuple(data.get("fields", (field,))))
 
     def answer(self, data: Mapping[str, Any]) -> Answer[R]:
         """The whole answer, by the data of `end`. Raises pydantic.ValidationError when the model refuses it."""

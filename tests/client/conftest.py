@@ -24,7 +24,7 @@ def urls_of(stack: Stack) -> list[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with Stack(gateways=2, dispatchers=1, replicas=1) as running:
-        for name in ("one", "chain", "mixed"):
+        for name in ("one", "chain", "mixed", "twice"):
             await running.deploy(APPS / f"{name}.py")
         yield running
 

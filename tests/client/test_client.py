@@ -64,6 +64,14 @@ async def test_models_on_both_sides(client: AsyncClient) -> None:
         assert (await events.answer()).response == Reply(**chain("typed", pieces=2))
 
 
+async def test_fields_that_come_from_one_output_have_all_its_pieces(client: AsyncClient) -> None:
+    async with client.stream("twice", text="t") as stream:
+        again = "".join([piece async for piece in stream.text("again")])
+    async with client.stream("twice", text="t") as stream:
+        response = (await stream.answer()).response
+    assert response["again"] == response["text"] == response["parts"][0]["text"] == again != response["other"]
+
+
 async def test_a_stream_is_chunks_then_its_end(client: AsyncClient) -> None:
     texts: dict[str, str] = {}
     events: list[Chunk | End[Any]] = []
@@ -241,7 +249,7 @@ async def test_nobody_there() -> None:
 async def test_a_gateway_that_is_not_there_is_passed_over(stack: Stack) -> None:
     async with AsyncClient([f"http://127.0.0.1:{free_port()}", *urls_of(stack)]) as client:
         assert (await client.invoke("one", text="a")).response == one("a")
-        assert len(await client.apps()) == 3
+        assert len(await client.apps()) == 4
 
 
 async def test_the_client_for_threads_says_the_same(stack: Stack, client: AsyncClient) -> None:
@@ -271,7 +279,7 @@ async def test_the_client_for_threads_says_the_same(stack: Stack, client: AsyncC
         assert typed == answer == Reply(**whole)
         assert text == whole["text"]
         assert filed == mixed("f", sound=WAV)
-        assert {a["name"] for a in apps} == {"one", "chain", "mixed"}
+        assert {a["name"] for a in apps} == {"one", "chain", "mixed", "twice"}
         assert name == "one"
         await eventually(lambda left=left: _has_status(client, left, "cancelled"), within=3)
 

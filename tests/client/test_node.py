@@ -20,6 +20,7 @@ from tests.client.proxy import CuttingProxy
 from tests.client.standin.standin import WORDS
 from tests.client.standin.standin import spoken as speech_of
 from tests.client.test_docs import MODULE, MODULES
+from tests.e2e.apps import APPS
 from tests.stack import Stack
 from tests.waiting import eventually
 
@@ -105,3 +106,11 @@ async def test_leaving_the_loop_cancels(spoken: Stack, tmp_path: Path) -> None:
 async def stored(stack: Stack) -> set[str]:
     """The requests that are stored."""
     return {parse_run(fact.subject).request async for fact in Facts(stack.broker).accepted()}
+
+
+async def test_fields_that_come_from_one_output_have_all_its_pieces(spoken: Stack, tmp_path: Path) -> None:
+    await spoken.deploy(APPS / "twice.py")
+    heard = await node(tmp_path, "twice", *urls_of(spoken))
+    told = heard["stream"]
+    assert told["text"] == told["again"] == told["parts.0.text"] != told["other"]
+    assert heard["speak"] == told

@@ -48,7 +48,7 @@ def end(response: Any, **streams: tuple[str, str]) -> dict[str, Any]:
 def test_bytes_are_told_by_their_media_type_or_the_model() -> None:
     untyped: Reading[dict[str, Any]] = Reading(None)
     chunk = untyped.chunk(1, piece("speech", 0, coded(PCM), media_type="audio/pcm;rate=24000"))
-    assert chunk == Chunk("speech", PCM, 0, 1, "audio/pcm;rate=24000")
+    assert chunk == Chunk("speech", PCM, 0, 1, "audio/pcm;rate=24000", ("speech",))
     typed = Reading(Reply)
     raw = typed.chunk(1, piece("raw", 0, coded(PCM)))
     assert raw is not None
@@ -81,7 +81,9 @@ def test_fields_of_one_list_are_put_back_in_order() -> None:
 
 def test_two_fields_may_show_one_output() -> None:
     reading: Reading[dict[str, Any]] = Reading(None)
-    reading.chunk(1, piece("a", 0, "x"))
+    chunk = reading.chunk(1, {**piece("a", 0, "x"), "fields": ["a", "b"]})
+    assert chunk is not None
+    assert (chunk.field, chunk.fields) == ("a", ("a", "b"))
     assert reading.answer(end({}, a=("n", "o"), b=("n", "o"))).response == {"a": "x", "b": "x"}
 
 

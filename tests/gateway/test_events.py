@@ -88,6 +88,16 @@ async def test_bytes_always_have_a_media_type(story: Story) -> None:
     assert [e.data["media_type"] for e in pieces] == ["application/octet-stream"] * 2
 
 
+async def test_fields_that_come_from_one_output_are_all_named(story: Story) -> None:
+    await story.pieces(0, "a", "one ", "two")
+    await story.done(0, 2)
+    ref = StreamRef(story.request, NODE, 0, "text")
+    *pieces, last = await story.told(Finish(status="done", response={"parts": [ref, ref], "plain": 1}))
+    assert chunks(pieces) == ["one ", "two"]
+    assert all((e.data["field"], e.data["fields"]) == ("parts.0", ["parts.0", "parts.1"]) for e in pieces)
+    assert last.data["streams"] == {path: {"node": NODE, "output": "text"} for path in ("parts.0", "parts.1")}
+
+
 async def test_a_takeover_is_not_seen(story: Story) -> None:
     await story.pieces(0, "a", "one ", "two ")
     await story.pieces(0, "b", "three", takeover=True)

@@ -280,6 +280,8 @@ async def test_events_are_as_it_says(stack: Stack) -> None:
         False,
         False,
     ]
+    assert chunk.is_valid({**piece, "fields": ["text", "again"]})
+    assert not chunk.is_valid({**piece, "fields": ["text"]})
     for field, kind in (("sound", "audio/pcm;rate=24000;channels=1"), ("file", "application/octet-stream")):
         of_bytes = {**piece, "field": field, "media_type": kind}
         assert [

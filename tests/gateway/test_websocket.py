@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with Stack(gateways=2, replicas=1) as running:
-        for name in ("one", "live"):
+        for name in ("one", "live", "twice"):
             await running.deploy(APPS / f"{name}.py")
         yield running
 
@@ -91,6 +91,7 @@ def raw_sse(text: str) -> list[tuple[str, int, str]]:
         ("one", {"text": "same", "pieces": 12, "service_ms": 5}),
         ("one", {"text": "déjà vu \u2028 \U0001f600", "pieces": 1}),
         ("one", {"text": "bad", "fail": "raise"}),
+        ("twice", {"text": "same", "pieces": 12, "service_ms": 5}),
     ],
 )
 async def test_byte_for_byte_what_sse_says(stack: Stack, app: str, body: dict[str, Any]) -> None:
@@ -106,6 +107,16 @@ async def test_byte_for_byte_what_sse_says(stack: Stack, app: str, body: dict[st
     for (event, seq, data), message in zip(sse, messages, strict=True):
         head = {"type": event, "id": "i\u00e9"} | ({"seq": seq} if seq else {})
         assert message == json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1] + "," + data[1:]
+
+
+async def test_fields_that_come_from_one_output_are_all_named(stack: Stack) -> None:
+    async with connected(stack.ports[0], "twice") as client:
+        await client.send("invoke", id="t", input={"text": "t"})
+        await client.to_end("t")
+    _, *chunks, end = client.of("t")
+    assert {f["field"]: f.get("fields") for f in chunks} == {"text": ["text", "again", "parts.0.text"], "other": None}
+    assert set(end["streams"]) == {"text", "again", "other", "parts.0.text"}
+    assert end["response"] == {"parts": [{}]}
 
 
 async def test_bytes_go_as_binary_frames_and_are_what_sse_says(stack: Stack) -> None:

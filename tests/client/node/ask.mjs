@@ -1,5 +1,5 @@
 // Asks as a page would. Arguments: the folder of the modules of docs/clients.md, how ("stream", "watch", "leave", "speak",
-// "wrong"), gateways' addresses. Prints what was heard as one line of JSON.
+// "twice", "wrong"), gateways' addresses. Prints what was heard as one line of JSON.
 
 const [folder, how, ...urls] = process.argv.slice(2);
 const { stream } = await import(`${folder}/cornstalk.mjs`);
@@ -81,6 +81,15 @@ if (how === "speak") {
     }
     if (value.field === "text") heard.text += value.data;
     if (value.field === "sound") heard.sound += Buffer.from(value.data).toString("hex");
+  }
+}
+
+if (how === "twice") {
+  for (const [name, ask] of Object.entries({ stream, speak })) {
+    heard[name] = {};
+    for await (const { field, data } of ask(urls, "twice", { text: "t" }, {})) {
+      heard[name][field] = (heard[name][field] ?? "") + data;
+    }
   }
 }
 
