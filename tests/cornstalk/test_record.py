@@ -109,6 +109,17 @@ def test_async_and_generator_invoke_are_refused() -> None:
             composite(invoke)
 
 
+def test_a_call_whose_output_nobody_reads_ends_before_the_answer() -> None:
+    def invoke(self, q):
+        self.brain(prompt="for its effect on nobody")
+        return self.echo(x=q).s
+
+    for seed in range(10):
+        result, _, ex = run(composite(invoke), "a", seed=seed)
+        assert result == "a"
+        assert ("end", "brain#0") in ex.events
+
+
 # ------------------------------------------------------------ failures
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from cornstalk import CompositeTask, TaskError
+from cornstalk import CompositeTask, Stream, TaskError
 from cornstalk.errors import NondeterministicInvoke, RecordError
+from cornstalk.record import Pass
 from cornstalk.testing.driver import Driver
 from cornstalk.testing.store import Store
 from tests.cornstalk.model.apps import LLM, Echo, Eye, Risky, composite, executor, run
@@ -114,6 +117,59 @@ def test_composites_with_breaks_run_side_by_side() -> None:
     assert len(ex.ran) == 24
 
 
+class Shout(CompositeTask):
+    echo = Echo()
+
+    def invoke(self, x: str) -> str:
+        return self.echo(x=x + "!").s
+
+
+class Line(BaseModel):
+    title: str = ""
+    text: Stream[str] = ""
+
+
+class Say(CompositeTask):
+    echo = Echo()
+
+    def invoke(self, line: Line) -> str:
+        return self.echo(x=line.text or line.title).s
+
+
+def recorded_at_once(invoke) -> list[str]:
+    """The calls of the first pass."""
+    first = Pass([], {})
+    first.run(composite(invoke, retry=Retry(), shout=Shout(), say=Say(), echo=Echo()), "q")
+    return [node.id for node in first.new_nodes]
+
+
+def test_the_result_of_a_composite_that_waits_holds_nobody_up_until_a_unit_task_gets_it() -> None:
+    def to_a_composite(self, q):
+        return self.shout(self.retry(q)), self.echo(x="beside").s
+
+    def to_a_unit_task(self, q):
+        return self.echo(x=self.retry(q)).s, self.shout("beside")
+
+    assert recorded_at_once(to_a_composite) == ["retry#0/echo#0", "echo#0"]
+    assert recorded_at_once(to_a_unit_task) == ["retry#0/echo#0"]
+    task = composite(to_a_composite, retry=Retry(), shout=Shout(), say=Say(), echo=Echo())
+    assert run(task, "q")[0] == ("qxx!", "beside")
+
+
+def test_a_plain_field_of_a_nested_request_waits_a_stream_field_does_not() -> None:
+    def plain(self, q):
+        return self.say(Line(title=self.retry(q))), self.echo(x="beside").s
+
+    def stream(self, q):
+        return self.say(Line(text=self.retry(q))), self.echo(x="beside").s
+
+    assert recorded_at_once(plain) == ["retry#0/echo#0"]
+    assert recorded_at_once(stream) == ["retry#0/echo#0", "echo#0"]
+    for invoke in (plain, stream):
+        task = composite(invoke, retry=Retry(), shout=Shout(), say=Say(), echo=Echo())
+        assert run(task, "q")[0] == ("qxx", "beside")
+
+
 def test_a_list_changed_by_a_composite_that_is_still_under_way() -> None:
     class Note(CompositeTask):
         echo = Echo()
@@ -216,6 +272,24 @@ def test_c_code_waits_for_what_was_in_sight_only() -> None:
         self.eye(image=joined([self.echo(x="a").s, self.echo(x="b").s]))
         return slow
 
+    goes_on_beside_what_never_ends(invoke)
+
+
+def test_a_model_waits_for_the_values_that_its_errors_name_only() -> None:
+    class Two(BaseModel):
+        size: int
+        name: Any
+
+    def invoke(self, q):
+        slow = self.brain(prompt="never").text
+        two = Two(size=self.echo(x="abc").n, name=slow)
+        self.eye(image="x" * two.size)
+        return slow
+
+    goes_on_beside_what_never_ends(invoke)
+
+
+def goes_on_beside_what_never_ends(invoke):
     async def main():
         gate = asyncio.Event()
 

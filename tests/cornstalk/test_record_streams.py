@@ -105,6 +105,29 @@ def test_a_stream_that_fails_half_way_ends_as_an_error() -> None:
     assert asyncio.run(main()) == ["so far "]
 
 
+def test_a_stream_that_fails_after_its_first_piece_is_an_error_even_if_the_code_catches_it() -> None:
+    async def breaks(prompt, images) -> AsyncIterator[tuple[str, Any]]:
+        yield "text", "so far "
+        await asyncio.sleep(0)
+        raise ValueError("GPU fell off")
+
+    def invoke(self, q):
+        try:
+            return Answer(text=self.brain(prompt=q).text)
+        except TaskError:
+            return Answer(text="plan b")
+
+    async def main():
+        task = composite(invoke)
+        driver = Driver(task, "q", executor(task, engines={LLM: breaks}), Store())
+        job = asyncio.create_task(driver.answer())
+        await driver.head  # what was told cannot be taken back
+        with pytest.raises(RecordError, match="the response changed after it began: text was"):
+            await job
+
+    asyncio.run(main())
+
+
 def test_waiting_for_the_text_first_lets_a_plan_b_take_over() -> None:
     async def breaks(prompt, images) -> AsyncIterator[tuple[str, Any]]:
         yield "text", "so far "

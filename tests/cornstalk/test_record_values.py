@@ -312,6 +312,26 @@ def test_compatible_types(given: Any, wanted: Any, fits: bool) -> None:
     assert compatible(given, wanted) is fits
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [
+        (str, str),
+        (bytes, bytes),
+        (int, int),
+        (float, float),
+        (list[str], list),
+        (tuple[int, str], tuple),
+        (dict[str, int], dict),
+        (Person, Person),
+        *[(hint, None) for hint in (bool, str | None, int | str, Mood, Literal["a", "b"], Any, set[str])],
+        *[(hint, None) for hint in (datetime.datetime, datetime.date, uuid.UUID)],
+    ],
+)
+def test_what_may_be_told_apart_by_identity_is_waited_for_when_read(declared: Any, kind: type | None) -> None:
+    pending = make_port("x", declared).pending
+    assert (pending and pending.__name__) == (kind and f"Pending[{kind.__name__}]")
+
+
 def test_audio_of_another_rate_does_not_fit() -> None:
     assert not compatible(Annotated[bytes, Pcm(16_000)], Audio)
     port = make_port("sound", Stream[Audio])

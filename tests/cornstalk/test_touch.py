@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
@@ -31,7 +32,14 @@ MODULES = (
     *(collections, contextlib, copy, dataclasses, functools, itertools, json, logging, math, operator),
     *(os, pickle, re, string, typing),
 )
-SCOPE = {**{m.__name__: m for m in MODULES}, "BaseModel": BaseModel, "Person": Person, "Mood": Mood, "REQ": REQUEST}
+SCOPE = {
+    **{m.__name__: m for m in MODULES},
+    "np": np,
+    "BaseModel": BaseModel,
+    "Person": Person,
+    "Mood": Mood,
+    "REQ": REQUEST,
+}
 
 
 class PlainEcho:
@@ -161,6 +169,9 @@ return {w: len(w) for w in l}
 return copy.deepcopy(s), copy.copy(l)
 x = copy.deepcopy(l); x.append('z'); return x, l
 return pickle.loads(pickle.dumps(s))
+return np.asarray(l).tolist(), np.array([n, n]).sum().item(), np.zeros(n).tolist(), float(np.float64(2) * f)
+return np.frombuffer(b, np.uint8).tolist(), np.arange(20)[n].item(), np.asarray(n).item(), np.array([s])[0] == REQ
+return (np.arange(3) + n).tolist(), (f * np.ones(2)).tolist()
 return hash(s) == hash(REQ)
 return m.name, m.age
 return m.model_dump()
