@@ -245,6 +245,7 @@ class Daemon:
 
     def _turn(self) -> None:
         if self._loop.time() < self._awake_until:
+            os.sched_yield()  # the producer, or its reader, may need this very core
             self._loop.call_soon(self._turn)
         else:
             self._awake_until = 0.0
