@@ -277,13 +277,13 @@ def test_c_code_waits_for_what_was_in_sight_only() -> None:
 
 def test_a_model_waits_for_the_values_that_its_errors_name_only() -> None:
     class Two(BaseModel):
-        size: int
-        name: Any
+        title: str
+        other: Any
 
     def invoke(self, q):
         slow = self.brain(prompt="never").text
-        two = Two(size=self.echo(x="abc").n, name=slow)
-        self.eye(image="x" * two.size)
+        two = Two(title=self.echo(x="abc").s, other=slow)
+        self.eye(image=two.title)
         return slow
 
     goes_on_beside_what_never_ends(invoke)
