@@ -21,7 +21,7 @@ from cornstalk.messages import decode
 from cornstalk.usage import RequestUsage
 from tests.e2e.apps import APPS, chain, one
 from tests.faults.apps import FAULT_APPS, lineage, turns
-from tests.faults.client import ask
+from tests.faults.client import ask, request_id
 from tests.faults.lives import supervised
 from tests.stack import Child, Stack
 from tests.waiting import eventually
@@ -152,6 +152,11 @@ class Soak:
         else:
             self._answered(number, began)
         self.running.discard(number)
+
+    @staticmethod
+    def request(number: int) -> str:
+        """Id of request `number`."""
+        return request_id(MIX[number % len(MIX)][0], f"soak {number}")
 
     async def _request(self, number: int) -> None:
         app, body, right = MIX[number % len(MIX)]
