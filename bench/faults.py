@@ -1,9 +1,9 @@
 """kill -9 of each kind of process while requests run: what is right, and after how long lost work runs again.
 
 Recovery is taken from what is stored: an item that comes again is marked before its next start (design rule 6). The
-time of the first mark less that of the kill that its request met is how long nobody worked on it, at most. The next kill
-comes only when all requests that met the one before are answered. Bars (issue 4): right = requests, nothing doubled,
-nothing leaked, p99 of the death of a process <= 1 s. Floor: the median time of the same requests without kills.
+time of the first mark less that of the kill that its request met is how long nobody worked on it, at most. The next
+kill comes only when all requests that met the one before are answered. Bars (issue 4): right = requests, nothing is
+doubled or leaked, p99 of the death of a process <= 1 s. Floor: the median time of the same requests without kills.
 """
 
 from __future__ import annotations

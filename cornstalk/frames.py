@@ -1,6 +1,6 @@
 """Binary frames of a WebSocket, which carry bytes beside a JSON object (docs/websocket.md).
 
-    length of the header (uint16, big-endian) | header, a JSON object in UTF-8 | the bytes
+length of the header (uint16, big-endian) | header, a JSON object in UTF-8 | the bytes
 """
 
 from __future__ import annotations
