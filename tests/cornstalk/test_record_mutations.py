@@ -26,8 +26,8 @@ MUTANTS = {
     "a provisional pass answers": Mutant(
         "record", 'outcome.kind == "done" and not self.provisional', 'outcome.kind == "done"', RECORD
     ),
-    "a swallowed break ends no pass": Mutant(
-        "record", "if breaks else Outcome", "if outcome.error else Outcome", STREAMS
+    "a composite that waits returns what it would": Mutant(
+        "record", "if not inner.breaks:\n            return value", "if True:\n            return value", NESTED
     ),
     "a dead scope makes calls": Mutant(
         "record", "if scope.breaks:\n            raise", "if False:\n            raise", RECORD
