@@ -14,7 +14,7 @@ from broker.facts import Facts
 from broker.requests import Message
 from broker.subjects import facts_of, parse_run, seen
 from cornstalk.graph import State
-from cornstalk.messages import FACTS, Fact, decode
+from cornstalk.messages import FACTS, Fact, Malformed, decode
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Following:
         log_ = await self._facts.read(self.request)
         self.count = max(self.count, len(log_.messages))
         for stored in log_.messages:
-            self.add(decode(FACTS[parse_run(stored.subject).kind], stored.data), stored.seq)
+            self._fold(stored.subject, stored.data, stored.seq)
 
     async def changed(self) -> None:
         """Returns when something was folded since the last return."""
@@ -87,9 +87,14 @@ class Following:
         self._behind.set()
 
     async def _hear(self, message: Message) -> None:
-        kind = parse_run(message.subject).kind
-        if kind != "try":
-            self.add(decode(FACTS[kind], message.data), int((message.headers or {})["Nats-Sequence"]))
+        if parse_run(message.subject).kind != "try":
+            self._fold(message.subject, message.data, int((message.headers or {})["Nats-Sequence"]))
+
+    def _fold(self, subject: str, data: bytes, seq: int) -> None:
+        try:
+            self.add(decode(FACTS[parse_run(subject).kind], data), seq)
+        except Malformed as error:  # the dispatcher ends the request for it, and that fact is to be heard
+            log.warning("request %s: %s", self.request, error)
 
     async def _reconnected(self) -> None:
         self._lost()

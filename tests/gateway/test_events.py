@@ -11,11 +11,12 @@ import pytest
 from broker.chunks import ChunkWriter
 from broker.connection import Broker
 from broker.facts import Facts
-from broker.subjects import accepted, chunk, end, finish
+from broker.subjects import accepted, chunk, end, finish, graph
 from cornstalk.messages import Accepted, End, Finish, StreamRef, decode, encode
 from gateway.events import Event, events
 from gateway.follow import Following
 from gateway.requests import Run
+from tests.waiting import eventually
 
 NODE = "node"
 
@@ -167,3 +168,18 @@ async def test_a_request_that_another_gateway_ended_meanwhile_loses_no_piece(sto
     found = [e async for e in events(story.broker, story.facts, run, story.request, lambda _: "", 0)]
     assert chunks(found) == ["one ", "two ", "three"]
     assert found[-1].kind == "end"
+
+
+async def test_a_fact_that_nobody_can_read_does_not_deafen_who_follows(story: Story) -> None:
+    """Stored before and while it listens; the end that the dispatcher gives such a request is heard."""
+    broken = b"\xc1 no msgpack"
+    await story.facts.put(graph(story.request, 0), broken, deadline=story.deadline, ttl=60)
+    following = await Following(story.broker, story.facts, story.request).start()
+    try:
+        await following.read()
+        await story.facts.put(graph(story.request, 1), broken, deadline=story.deadline, ttl=60)
+        await story.done(0, 0)
+        await eventually(lambda: following.state.finish is not None)
+        assert following.state.accepted is not None
+    finally:
+        await following.close()
