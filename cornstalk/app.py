@@ -19,6 +19,8 @@ from cornstalk.errors import AppError, BadInput, described
 from cornstalk.lint import Finding, lint
 from cornstalk.task import CompositeTask, UnitTask, pending_result
 
+APP_FILE: Final = "<app "
+"""How the file name of an app begins in tracebacks: "<app version>/stem.py"."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 
 
@@ -134,7 +136,7 @@ def load_app(source: str, name_hint: str = "app") -> App:
     """
     version = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
     stem = name_hint.rpartition("/")[2].removesuffix(".py") or "app"
-    filename = f"<app {version}>/{stem}.py"
+    filename = f"{APP_FILE}{version}>/{stem}.py"
     module = types.ModuleType(f"cornstalk_app_{version}")
     module.__file__ = filename
     sys.modules[module.__name__] = module  # types in annotations are looked up there

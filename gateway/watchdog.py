@@ -9,7 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 from typing import Final
+
+from cornstalk.app import APP_FILE
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +52,18 @@ class Watchdog:
             app, since, thread = running
             if time.monotonic() - since > LIMIT and (frame := sys._current_frames().get(thread)) is not None:
                 self._named = running
-                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 log.error(
                     "a pass of app %s has run for over %.0f s, at %s; invoke must not compute or block",
                     app,
                     LIMIT,
-                    where,
+                    _line(frame),
                 )
+
+
+def _line(innermost: FrameType) -> str:
+    """Where in the app file it is, whatever library that has called."""
+    frame: FrameType | None = innermost
+    while frame is not None and not frame.f_code.co_filename.startswith(APP_FILE):
+        frame = frame.f_back
+    frame = frame or innermost
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

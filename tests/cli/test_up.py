@@ -47,6 +47,17 @@ def test_what_runs(tree: Path) -> None:
     assert sorted(found["gateways"]) == sorted(state.urls)
 
 
+def test_sets_have_one_order_on_all_gateways(tree: Path) -> None:
+    """A request that another gateway takes over must not take another way there."""
+
+    def seed(name: str) -> str:
+        environ = Path(f"/proc/{pid_of(tree, name)}/environ").read_bytes().decode().split("\0")
+        return dict(entry.partition("=")[::2] for entry in environ)["PYTHONHASHSEED"]
+
+    assert seed("gateway-0") == seed("gateway-1")
+    assert seed("gateway-0").isdigit()
+
+
 def test_status_for_a_person(tree: Path) -> None:
     done = cornstalk("status", "--store", tree)
     assert done.returncode == 0

@@ -87,6 +87,7 @@ KINDS = (
     "loop",
     "loop on a result",
     "nesting",
+    "stream edge",
     "fan-in",
     "caught failure",
     "left by a handler",

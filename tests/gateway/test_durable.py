@@ -10,8 +10,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from cornstalk.tasks.null import Null
 from gateway.options import read_options
-from tests.e2e.apps import APPS, chain
+from tests.e2e.apps import APPS, chain, digest_of
+from tests.e2e.test_serve import answer_to
 from tests.stack import Stack
 from tests.waiting import eventually
 
@@ -25,14 +27,15 @@ ACK_WAIT = 4.0
 async def stack() -> AsyncIterator[Stack]:
     async with Stack(gateways=2, env={"CORNSTALK_ACK_WAIT": str(ACK_WAIT)}) as running:
         await running.deploy(APPS / "chain.py")
+        await running.deploy(APPS / "served.py")
         yield running
 
 
-async def begun(stack: Stack, text: str, service_ms: float = 300, **headers: str) -> str:
+async def begun(stack: Stack, text: str, service_ms: float = 300, app: str = "chain", **headers: str) -> str:
     """A durable request on the first gateway, whose client goes away as soon as it has been accepted."""
     async with stack.clients[0].stream(
         "POST",
-        "/apps/chain",
+        f"/apps/{app}",
         json={"text": text, "service_ms": service_ms},
         headers={"Accept": "text/event-stream", "Cornstalk-Durable": "true", **headers},
     ) as response:
@@ -88,6 +91,34 @@ async def test_another_gateway_goes_on_when_one_is_killed(stack: Stack) -> None:
     await start(stack, 1)
     check(await ended(stack, 1, request, within=ACK_WAIT + 10), "killed")
     await start(stack, 0)
+
+
+async def test_a_serve_runs_again_on_another_gateway_and_its_calls_answer_from_the_log(stack: Stack) -> None:
+    await only_the_first(stack)
+    request = await begun(stack, "served", app="served")
+
+    async def half_way() -> bool:
+        nodes = (await stack.clients[0].get(f"/requests/{request}")).json()["nodes"]
+        return {"done", ""} <= {node["outcome"] for node in nodes}
+
+    await eventually(half_way, within=15)
+    stack.children["gateway0"].kill()
+    stack.children["gateway0"].wait(10)
+    await start(stack, 1)
+    body = await ended(stack, 1, request, within=ACK_WAIT + 15)
+    whole = answer_to("served")
+    assert (body["status"], body["response"]) == ("done", {k: v for k, v in whole.items() if k != "text"}), body
+    nodes = (await stack.clients[1].get(f"/requests/{request}")).json()["nodes"]
+    assert len({node["node"] for node in nodes}) == len(nodes) == nodes_of("served")
+    assert {(node["gen"], node["outcome"]) for node in nodes} == {(0, "done")}
+    await start(stack, 0)
+
+
+def nodes_of(text: str) -> int:
+    """Calls of units in three calls of Talk: a mark that begins with 0 is made again."""
+    marks = [digest_of(Null(name="shead"), text=t) for t in (text, text + "2")]
+    marks.append(digest_of(Null(name="shead"), text="".join(answer_to(text)["marks"][:2])))
+    return 6 + sum(mark[0] == "0" for mark in marks)
 
 
 async def test_another_gateway_goes_on_at_once_when_one_stops_in_order(stack: Stack) -> None:

@@ -55,6 +55,7 @@ class Interpreter(CompositeTask):
 
     def do_echo(self, env: Env, target: str, source: str, ms: int) -> None:
         env[target] = self.echo(source=env[source], service_ms=ms).text
+        TAKEN["stream edge" if source[0] == "w" else "text as a stream"] += 1
 
     def do_fan(self, env: Env, target: str, text: Any, times: Any) -> None:
         env[target] = [self.step(text=str(i), texts=[value(text, env)]).digest for i in range(count(times, env))]
