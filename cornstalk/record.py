@@ -82,6 +82,7 @@ class Pass:
         self.provisional: list[str] = []  # tokens of calls whose result this pass had to do without
         self.waits: dict[str, list[str]] = {}  # path of a suspended composite call -> tokens it waits for
         self.given: set[str] = set()  # tokens of the nodes that a field of the request comes from
+        self.unseen: list[str] = []  # calls that a look which cannot be seen has made in vain
         self.large: Spooled = {}  # what to spool before the nodes it is an input of are stored
         self.fatal: Exception | None = None
         self.arguments = Arguments(self)
@@ -317,7 +318,10 @@ class Pass:
         old = rest[0]
         known = (self.results.get(n.token) for n in self.visited)
         newer = [r for r in known if r is not None and r.seq > old.seen]
-        if newer and (not self.strict or any(r.error is not None for r in newer)):
+        failed = any(r.error is not None for r in newer)
+        if newer and (not self.strict or failed):
+            if not failed:
+                self.unseen.append(f"{old.id} at {old.line}")
             self.log.give_up(rest)
             return
         self.fail(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from broker.crash import crash_at
@@ -11,6 +12,8 @@ from cornstalk.response import Head, begins, same_response, stream_fields
 from cornstalk.task import CompositeTask
 from gateway.journal import Journal
 from gateway.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
 
 
 class Ended(Exception):
@@ -55,6 +58,8 @@ class Part:
             outcome = run.run(self._task, self._request)
         if outcome.error is not None:
             raise outcome.error
+        for call in run.unseen:
+            log.warning("app %s looks at a result in a way that cannot be seen: %s was cut; wait(x)", self._app, call)
         if not await self._stored(run, outcome):
             return None
         if run.complete:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, field_validator
 from cornstalk import CompositeTask, Stream, TaskError, wait
 from cornstalk.errors import NondeterministicInvoke, RecordError, StaleResult, TooManyCalls
 from cornstalk.messages import Error
-from cornstalk.record import Pass
+from cornstalk.record import Pass, Result
 from cornstalk.testing.driver import Driver
 from cornstalk.testing.store import Store
 from tests.cornstalk.model.apps import LLM, Echo, Mood, composite, executor, run
@@ -341,6 +341,12 @@ def test_a_leak_that_changes_the_calls_costs_the_guess_and_strict_mode_names_it(
     assert result == "right"
     assert ex.cancelled == ["echo#1"]
     assert "echo#1~1" in ex.ran
+    first = Pass([], {})
+    first.run(composite(invoke), "q")
+    second = Pass(first.new_nodes, {first.new_nodes[0].token: Result(1, {"s": "q"})})
+    second.run(composite(invoke), "q")
+    (unseen,) = second.unseen
+    assert unseen.startswith("echo#1 at test_record.py:")
     with pytest.raises(NondeterministicInvoke) as error:
         run(composite(invoke), "q", strict=True)
     assert "echo#1(x='wrong') at test_record.py:" in str(error.value)

@@ -78,6 +78,17 @@ async def test_chance_in_an_argument_is_named_with_both_lines(programs: Stack) -
     assert error["message"].count("programs.py:") + error["message"].count("app.py:") >= 2
 
 
+async def test_looking_that_cannot_be_seen_costs_the_guess_and_a_warning(programs: Stack) -> None:
+    answer = await ask(programs, "hidden", "h")
+    assert answer["response"]["path"] == [step("str")]
+    found = (await programs.clients[0].get(f"/requests/{answer['request']}")).json()
+    assert found["cuts"] == 1
+    source = (APPS / "programs.py").read_text().splitlines()
+    at = next(i for i, text in enumerate(source, 1) if "type(mark).__name__" in text)
+    warning = f"app programs looks at a result in a way that cannot be seen: step#1 at app.py:{at} was cut"
+    assert programs.logs(1 << 20).count(warning) == 1
+
+
 async def test_an_error_of_user_code_points_at_its_line(programs: Stack) -> None:
     error = (await ask(programs, "bug", "x"))["error"]
     assert error["code"] == "app_failed"

@@ -69,6 +69,10 @@ class Programs(CompositeTask):
         self.step(text=another())
         return Reply(path=[first + self.step(text=another()).digest])
 
+    def hidden(self, q: Ask) -> Reply:
+        mark = self.step(text=q.text).digest
+        return Reply(path=[self.step(text=type(mark).__name__).digest])
+
     def bug(self, q: Ask) -> Reply:
         mark = self.step(text=q.text).digest
         return Reply(path=[str(1 / (len(mark) - 32))])
