@@ -92,10 +92,10 @@ class Worker:
 
         What is left after `within` seconds is handed back by the will.
         """
-        self.slots.close()
-        await self.stalls.close()
         for pull in self.pulls.values():
             await pull.stop()
+        self.slots.close()
+        await self.stalls.close()
         for pull in self.pulls.values():
             await pull.join(within)
         await self.cancels.close()

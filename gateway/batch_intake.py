@@ -91,6 +91,9 @@ class Intake:
             there = await self._store.put_part(job, part)
             crash_at("batch.registered")
         if there.seq == part.seq:
+            begun = await self._store.begun(job)  # once more: it may have begun, or ended, beside the line above
+            if begun is not None and part.seq not in {seq for _, _, seq in begun.parts}:
+                raise BadInput("this key was used for a job that has begun, and has other rows", "idempotency_key")
             return True
         if (there.count, there.last, there.digest) != (part.count, part.last, part.digest):
             raise BadInput(f"this key was used with other rows from {part.first} on", "idempotency_key")

@@ -83,8 +83,8 @@ class Job:
         finally:
             for _ in self._under_way:
                 self._window.give_back()
-        for _, _, seq in self._begun.parts:
-            await self._jobs.store.forget(seq)
+        for part in await self._jobs.store.parts(self._job):  # also one that came while it began, and is not in it
+            await self._jobs.store.forget(part.seq)
 
     async def _rows(self) -> None:
         """Returns when every row has a result."""

@@ -1,4 +1,4 @@
-"""docs/batch.md: its blocks are run on a tree of their own; what it gives the `nats` command is published as it stands."""
+"""docs/batch.md: its blocks are run on a tree of their own; what it gives the `nats` command is published as it is."""
 
 from __future__ import annotations
 
