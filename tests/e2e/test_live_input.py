@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from broker.facts import Facts
 from broker.subjects import parse_run
-from tests.e2e.apps import APPS, live, talk
+from tests.e2e.apps import APPS, live_answer, talk
 from tests.gateway.ws import Client, connected
 from tests.stack import Stack
 from tests.waiting import eventually
@@ -56,7 +56,7 @@ async def test_the_first_echo_comes_before_the_input_has_ended(stack: Stack) -> 
         await say(client, "a", TEXT[40:])
         await client.to_end("a")
     assert client.told("a", "back") == TEXT
-    assert client.told("a", "echo") == live(TEXT, "order")["echo"]
+    assert client.told("a", "echo") == live_answer(TEXT, "order")["echo"]
     assert client.of("a")[-1]["response"] == {"sound": "", "words": [], "whole": ""}
     assert first["seq"] < max(f["seq"] for f in client.frames if f.get("field") == "back")
     log = (await Facts(stack.broker).read(accepted["request"])).messages
@@ -72,7 +72,7 @@ async def test_invoke_may_look_at_the_whole(stack: Stack, text: str) -> None:
         await client.send("invoke", id="a", input={"look": True}, open=["text"])
         await say(client, "a", text)
         await client.to_end("a")
-    whole = live(text, look=True)
+    whole = live_answer(text, look=True)
     assert client.of("a")[-1]["response"] == {"sound": "", "words": [], "whole": whole["whole"]}
     assert (client.told("a", "back"), client.told("a", "echo")) == (text, whole["echo"])
     answer = await stack.clients[0].post("/apps/live", json={"text": text, "look": True})
@@ -159,7 +159,7 @@ async def test_another_gateway_goes_on_with_a_half_sent_input(stack: Stack) -> N
         await say(other, "b", TEXT[stored["size"] :], 2)
         await other.to_end("b")
     for field in ("back", "echo"):
-        assert client.told("a", field) + other.told("b", field) == live(TEXT, "half")[field]
+        assert client.told("a", field) + other.told("b", field) == live_answer(TEXT, "half")[field]
     assert other.of("b")[-1]["type"] == "end"
 
 
@@ -201,7 +201,7 @@ async def test_a_gateway_that_dies_at_each_point(stack: Stack, point: str) -> No
     assert other.of("b")[-1]["type"] == "end", other.of("b")[-1]
     assert other.told("b", "back") == TEXT
     assert other.told("b", "sound") == b"\1\2" * count
-    assert other.told("b", "echo") == live(TEXT, point)["echo"]
+    assert other.told("b", "echo") == live_answer(TEXT, point)["echo"]
 
 
 async def test_a_second_connection_takes_the_input_over(stack: Stack) -> None:
@@ -240,7 +240,7 @@ async def test_a_worker_that_dies_echoes_on(stack: Stack) -> None:
         worker.start()
         await say(client, "a", TEXT[200:])
         await client.to_end("a")
-    assert client.told("a", "echo") == live(TEXT)["echo"]
+    assert client.told("a", "echo") == live_answer(TEXT)["echo"]
 
 
 async def test_an_input_that_never_ends_is_held_to_the_deadline(stack: Stack) -> None:

@@ -36,7 +36,7 @@ def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
     return {"joined": joined, "text": talk, "echo": stream_of(digest_of(NullStream(name="echo"), text="e"), 0, talk)}
 
 
-def live(text: str, title: str = "t", look: bool = False) -> dict[str, str]:
+def live_answer(text: str, title: str = "t", look: bool = False) -> dict[str, str]:
     """The response of live.py to a text that was streamed in."""
     echo = stream_of(digest_of(NullStream(name="live-echo"), text=title), 0, text)
     looked = look and text.startswith("look")
