@@ -28,7 +28,7 @@ from cornstalk.errors import (
 from tests.client.conftest import urls_of
 from tests.client.media import PNG, WAV
 from tests.client.proxy import CuttingProxy
-from tests.e2e.apps import APPS, live, mixed, one
+from tests.e2e.apps import APPS, live_answer, mixed, one
 from tests.e2e.apps.live import Ask, Reply
 from tests.gateway.ws import connected
 from tests.stack import Stack, free_port
@@ -102,7 +102,7 @@ async def test_live_input_is_heard_before_it_ends(client: AsyncClient) -> None:
         assert await stream.end("text")
         answer = await stream.answer()
         assert not await stream.send("text", "nobody needs it")
-    whole = live(TEXT, "push")
+    whole = live_answer(TEXT, "push")
     assert answer.response == Reply(echo=whole["echo"], back=TEXT, sound=SOUND)
 
 
@@ -112,9 +112,11 @@ async def test_iterators_are_fed_while_it_runs(client: AsyncClient) -> None:
         answer = await session.invoke(
             Ask(text="", title="it", look=True), text=slowly(TEXT), sound=slowly(SOUND, most=9000), words=slowly(words)
         )
-        assert answer.response == Reply(echo=live(TEXT, "it")["echo"], back=TEXT, sound=SOUND, words=words, whole="")
+        assert answer.response == Reply(
+            echo=live_answer(TEXT, "it")["echo"], back=TEXT, sound=SOUND, words=words, whole=""
+        )
         looked = await session.invoke(Ask(text="", look=True), text=slowly("look, " + TEXT))
-        assert looked.response.whole == live("look, " + TEXT, look=True)["whole"]
+        assert looked.response.whole == live_answer("look, " + TEXT, look=True)["whole"]
 
 
 async def test_bytes_of_a_model_are_bytes_over_http_and_in_a_session(client: AsyncClient) -> None:
@@ -122,7 +124,7 @@ async def test_bytes_of_a_model_are_bytes_over_http_and_in_a_session(client: Asy
     async with app.session() as session:
         for sound in (SOUND, b""):
             ask = Ask(text="whole", sound=sound, words=["5", "null"])
-            expected = Reply(echo=live("whole")["echo"], back="whole", sound=sound, words=["5", "null"])
+            expected = Reply(echo=live_answer("whole")["echo"], back="whole", sound=sound, words=["5", "null"])
             assert (await app.invoke(ask)).response == expected
             assert (await session.invoke(ask)).response == expected
 
@@ -194,7 +196,7 @@ async def test_cut_anywhere(stack: Stack, seed: int) -> None:
         )
         assert first.resets + second.resets >= 3
     for title, answer in zip(titles, answers, strict=True):
-        assert answer.response == Reply(echo=live(TEXT, title)["echo"], back=TEXT, sound=SOUND)
+        assert answer.response == Reply(echo=live_answer(TEXT, title)["echo"], back=TEXT, sound=SOUND)
 
 
 @pytest.mark.parametrize("sig", ["kill", "stop"])
@@ -217,7 +219,7 @@ async def test_a_gateway_that_dies_or_stops_is_left(stack: Stack, sig: str) -> N
             await stream.send("text", TEXT)
             await stream.end("text")
             assert (await stream.answer()).response.back == TEXT * 2
-        assert (await running).response == Reply(echo=live(TEXT * 4, sig)["echo"], back=TEXT * 4)
+        assert (await running).response == Reply(echo=live_answer(TEXT * 4, sig)["echo"], back=TEXT * 4)
     gateway.wait(30)
     gateway.start()
     await stack.wait_ready(2)
@@ -403,7 +405,7 @@ async def test_the_session_for_threads_says_the_same(stack: Stack) -> None:
 
     async with CuttingProxy(stack.ports[0], iter([9000, 7000, *[None] * 50])) as proxy:
         whole, back, answer = await asyncio.to_thread(ask, [proxy.url, urls_of(stack)[1]])
-    assert whole == Reply(echo=live(TEXT, "threads")["echo"], back=TEXT, sound=SOUND)
+    assert whole == Reply(echo=live_answer(TEXT, "threads")["echo"], back=TEXT, sound=SOUND)
     assert answer == TEXT
     assert TEXT.endswith(back)
     assert not [t for t in threading.enumerate() if t.name.startswith("feed")]
