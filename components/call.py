@@ -28,6 +28,7 @@ class ItemCall:
 
     async def run(self, engine: Engine) -> dict[str, Any]:
         """The engine's answer. Raises Cancelled as soon as the engine checks, or stops it where it waits."""
+        self.check()
         self._task = asyncio.current_task()
         try:
             return await engine.run(self)
@@ -41,10 +42,15 @@ class ItemCall:
                 self._stop.cancel()
 
     def cancel(self, reason: str, grace: float) -> None:
-        """From the event loop. After `grace` seconds without a check the engine is cancelled where it waits."""
-        if self._stop is None and self._task is not None:
-            self._reason = reason
-            self.cancelled.set()
+        """From the event loop. After `grace` seconds without a check the engine is cancelled where it waits.
+
+        A call that has not begun to run never does.
+        """
+        if self.cancelled.is_set():
+            return
+        self._reason = reason
+        self.cancelled.set()
+        if self._task is not None:
             self._stop = asyncio.get_running_loop().call_later(grace, self._task.cancel)
 
     def check(self) -> None:

@@ -62,6 +62,8 @@ class Cancels:
         self._calls.setdefault(call.request, set()).add(call)
         timer = loop.call_later(max(0.0, call.deadline - time.time()), self._cancel, call, "expired")
         try:
+            if call.request in self._hinted:  # since the look before this attempt
+                await self._look(call.request)
             yield
         finally:
             timer.cancel()
