@@ -23,7 +23,7 @@ import psutil
 
 from tests.stack import Stack
 
-APP: Final = Path(__file__).parent / "apps" / "overload.py"
+APP: Final = Path(__file__).parent / "apps" / "held.py"
 SERVICE_S: Final = 0.2
 SLOTS: Final = 8
 OVER: Final = 10
@@ -35,7 +35,7 @@ DEADLINE: Final = 20.0
 GROWTH: Final = 1.1
 FACTOR: Final = 2.0
 _REQUEST: Final = (
-    "POST /apps/overload HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nAccept: text/event-stream\r\n"
+    "POST /apps/held HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nAccept: text/event-stream\r\n"
     "Content-Type: application/json\r\nCornstalk-Deadline: {deadline}\r\nContent-Length: {length}\r\n\r\n{body}"
 )
 SERVICES: Final = ("gateway0", "dispatcher0", "dispatcher1", "operator", "sidecar")
@@ -131,7 +131,7 @@ async def _ask(port: int, text: str, seen: Seen) -> None:
         seen.dropped += 1
         return
     try:
-        body = json.dumps({"text": text})
+        body = json.dumps({"text": text, "service_ms": SERVICE_S * 1000})
         writer.write(_REQUEST.format(deadline=DEADLINE, length=len(body), body=body).encode())
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         status = head.split(" ", 2)[1]
