@@ -99,6 +99,7 @@ class Dispatcher:
                 await self._broker.publish_core(cancel_hint(request))
         if isinstance(fact, Finish):
             self._queued.forget(request)
+            self._cache.finished(request)
 
     async def close(self, timeout: float) -> None:
         """Stops pulling and ends what is under way; the rest is redelivered."""

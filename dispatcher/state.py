@@ -70,7 +70,7 @@ class StateCache:
         self._run.give_up_holes(delivery)
         entry, start = self._entries.get(request), self._run.start
         if entry is not None and start is not None and entry.upto >= max(start, entry.since) - 1:
-            return self._slimmed(request, entry)
+            return entry.state
         return await self.read(request, delivery.stream_seq)
 
     async def read(self, request: str, seq: int) -> State:
@@ -90,7 +90,7 @@ class StateCache:
             entry.state.add(fact, stored.seq)  # merged, never replaced: the cache went on during the read
         entry.upto = max(entry.upto, log_.upto)
         self._grow(request, entry, sum(len(m.data) for m in log_.messages) - entry.nbytes)
-        return self._slimmed(request, entry)
+        return entry.state
 
     def skip(self, request: str, delivery: Delivery) -> None:
         """A delivery that cannot be folded: what is known of its request has a gap from here on."""
@@ -99,17 +99,20 @@ class StateCache:
         if (entry := self._entries.pop(request, None)) is not None:
             self._nbytes -= entry.nbytes
 
-    def _slimmed(self, request: str, entry: _Entry) -> State:
-        """The whole state; of a finished request only its frame is kept for events that come late."""
-        state = entry.state
-        if state.finish is not None and state.nodes:
-            slim = State()
-            if state.accepted is not None:
-                slim.add(state.accepted)
-            slim.add(Finish(status=state.finish.status), state.seq)
-            entry.state = slim
-            self._grow(request, entry, SLIM - entry.nbytes)
-        return state
+    def finished(self, request: str) -> None:
+        """The end of a request has been handled: only its frame is kept, for events that come late.
+
+        Not before: a read for an older fact may hold the end already, and what follows from it needs the whole state.
+        """
+        entry = self._entries.get(request)
+        if entry is None or entry.state.finish is None:
+            return
+        slim = State()
+        if entry.state.accepted is not None:
+            slim.add(entry.state.accepted)
+        slim.add(Finish(status=entry.state.finish.status), entry.state.seq)
+        entry.state = slim
+        self._grow(request, entry, SLIM - entry.nbytes)
 
     def _grow(self, request: str, entry: _Entry, nbytes: int) -> None:
         entry.nbytes += nbytes

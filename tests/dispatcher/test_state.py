@@ -15,6 +15,7 @@ from broker.connection import Broker
 from broker.facts import Facts, Log, Stored
 from broker.pull import Delivery
 from broker.subjects import accepted, end, finish
+from broker.subjects import graph as graph_subject
 from cornstalk.graph import State
 from cornstalk.messages import Accepted, End, Fact, Finish, Graph, NewerVersion, encode
 from dispatcher import state as module
@@ -199,10 +200,27 @@ async def test_only_the_frame_of_a_finished_request_is_kept(broker: Broker) -> N
     for seq, stored in enumerate(log, 1):
         cache.fold("r", stored, delivery(seq, seq))
         states.append(await cache.whole("r", delivery(seq, seq)))
+        if isinstance(stored, Finish):
+            cache.finished("r")
     assert states[2].nodes
     assert states[3].finish == Finish(status="done")
     assert states[3].accepted == accepted_fact("r")
     assert states[3] is not states[2]
+
+
+async def test_the_end_of_a_request_is_handled_with_its_nodes_though_an_older_fact_was_read_with_it(
+    broker: Broker,
+) -> None:
+    facts = Facts(broker)
+    cache = StateCache(facts)
+    await store(facts, accepted("r"), accepted_fact("r"))
+    graph = Graph(index=0, nodes=(node("a"),))
+    older = await store(facts, graph_subject("r", 0), graph)
+    last = await store(facts, finish("r"), Finish(status="done"))
+    cache.fold("r", graph, delivery(older, 9, delivered=2))  # its first dispatcher died
+    assert (await cache.whole("r", delivery(older, 9, delivered=2))).finish is not None
+    cache.fold("r", Finish(status="done"), delivery(last, 10))
+    assert (await cache.whole("r", delivery(last, 10))).nodes
 
 
 async def test_a_newer_fact_in_the_log_is_not_judged_and_a_malformed_one_is_left_out(broker: Broker) -> None:
