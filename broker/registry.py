@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.connection import Broker
 from broker.errors import Conflict
@@ -71,9 +71,12 @@ class Registry:
                 raise
             return stored.seq
 
-    async def delete(self, key: str) -> None:
-        """Removes the record. Idempotent. Raises ReadTimeout."""
-        await self._broker.api(f"STREAM.PURGE.{self._stream}", {"filter": self._subject(key)}, timeout=self._timeout)
+    async def delete(self, key: str, revision: int | None = None) -> None:
+        """Removes the record, or only what is not newer than `revision`. Idempotent. Raises ReadTimeout."""
+        purge: dict[str, Any] = {"filter": self._subject(key)}
+        if revision is not None:
+            purge["seq"] = revision + 1  # the first one that stays
+        await self._broker.api(f"STREAM.PURGE.{self._stream}", purge, timeout=self._timeout)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """The keys that begin with `prefix`, sorted; [] for an empty bucket. Raises ReadTimeout."""

@@ -14,10 +14,8 @@ from msgspec import Meta, Raw, Struct
 
 from cornstalk.errors import BadInput
 from cornstalk.ids import hashed_id
-from cornstalk.messages import Encoding, Message, NewerVersion, Status, Upload, Usage
+from cornstalk.messages import LONGEST_DEADLINE, Encoding, Message, NewerVersion, Status, Upload, Usage
 
-LONGEST: Final = 24 * 3600.0
-"""Seconds that a job may take at most, which is also what it gets unless it asks for less."""
 KEPT_DAYS: Final = 3
 """Days that submissions and results are kept from when they were stored."""
 ROWS: Final = 50_000
@@ -49,7 +47,8 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first: Annotated[int, Meta(ge=0, lt=ROWS)] = 0  # number of the first row of this message
     last: bool = True
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0  # higher first, among the jobs of an app
-    deadline: Annotated[float, Meta(gt=0, le=LONGEST)] = LONGEST  # seconds after the last message was stored
+    # seconds after the last message was stored
+    deadline: Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE)] = LONGEST_DEADLINE
 
     def inputs(self) -> Sequence[Raw]:
         """Its rows, each as it came."""

@@ -19,6 +19,7 @@ from cornstalk.extensions import Edge, Extension, Ref, StreamRef, Upload, enc_ho
 __all__ = [
     "FACTS",
     "INPUT",
+    "LONGEST_DEADLINE",
     "VERSION",
     "Accepted",
     "Cancel",
@@ -56,6 +57,8 @@ __all__ = [
 ]
 
 VERSION: Final = 1
+LONGEST_DEADLINE: Final = 24 * 3600.0
+"""Seconds that a request, or a batch job, may take at most (design rule 8)."""
 
 Lane = Literal["interactive", "batch"]
 Kind = Literal["value", "tensor", "stream"]

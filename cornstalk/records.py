@@ -18,13 +18,17 @@ class ComponentSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AppRecord(Message, frozen=True, kw_only=True):
-    """apps/<name> is the version new requests get; apps/<name>.<version> stays for requests that began on it."""
+    """apps/<name> is the version new requests get; apps/<name>.<version> stays for requests that began on it.
+
+    Written by gateways; the operator marks versions that were replaced, and removes them when nothing can need them.
+    """
 
     name: str
     version: str  # hash of the source
     source: str
     components: dict[str, ComponentSpec] = {}  # by component id
     deployed_at: float = 0.0
+    retired_at: float = 0.0  # of a version: since when new requests get another one; 0: they get this one
 
 
 class ComponentRecord(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from broker.topology import ACK_WAIT, ensure_core
 from dispatcher.lock import Lock
 from dispatcher.scaler import Scaler
 from dispatcher.topology import Reconciler
+from dispatcher.versions import Versions
 
 log = logging.getLogger("operator")
 
@@ -76,12 +77,14 @@ async def _rounds(broker: Broker, lock: Lock, config: Config) -> None:
     replicas = 1 if config.autoscale else config.replicas
     reconciler = Reconciler(broker, replicas, config.ack_wait, config.autoscale)
     scaler = Scaler(broker) if config.autoscale else None
+    versions = Versions(broker)
     while True:
         if lock.held:
             try:
                 await reconciler.round()
                 if scaler is not None:
                     await scaler.round()
+                await versions.round()
             except BrokerError as error:
                 log.warning("round broken off: %s", error)
         await asyncio.sleep(config.poll)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from cornstalk.app import App
 from cornstalk.errors import AppError
+from cornstalk.messages import LONGEST_DEADLINE
 from cornstalk.records import AppRecord
 from gateway.bodies import SCHEMAS, TEXT, TEXTS, WHOLE
 from gateway.deadletters import LAST, LONGEST_PAGE
@@ -26,7 +27,7 @@ from gateway.operations import (
     sse,
     without_bodies,
 )
-from gateway.options import LONGEST, LONGEST_GRACE, LONGEST_KEY
+from gateway.options import LONGEST_GRACE, LONGEST_KEY
 from gateway.schemas import Schema, app_schemas, obj, ref
 
 router = APIRouter()
@@ -235,7 +236,7 @@ _ASKED: Final = (
     parameter(
         "header", "Idempotency-Key", {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY}, "the same request"
     ),
-    parameter("header", "Cornstalk-Deadline", _SECONDS | {"exclusiveMinimum": 0, "maximum": LONGEST}),
+    parameter("header", "Cornstalk-Deadline", _SECONDS | {"exclusiveMinimum": 0, "maximum": LONGEST_DEADLINE}),
     parameter(
         "header", "Cornstalk-Resume-Grace", {"type": "number", "minimum": 0, "maximum": LONGEST_GRACE}, "seconds"
     ),

@@ -14,12 +14,10 @@ from msgspec import Struct
 from broker.subjects import token
 from cornstalk.errors import BadInput
 from cornstalk.ids import hashed_id
-from cornstalk.messages import Lane
+from cornstalk.messages import LONGEST_DEADLINE, Lane
 
 DEADLINE: Final = 120.0
 """Seconds an interactive request has unless it asks for more or less."""
-LONGEST: Final = 24 * 3600.0
-"""Seconds a request may have at most (design rule 8)."""
 LONGEST_GRACE: Final = 600.0
 """Seconds a client may be away at most before its request is cancelled."""
 LONGEST_KEY: Final = 255
@@ -50,7 +48,7 @@ def read_options(app: str, headers: Mapping[str, str]) -> Options:
     except ValueError as error:
         raise BadInput(str(error), "Cornstalk-Tenant") from error
     key = _key(headers)
-    seconds = _seconds(headers, "Cornstalk-Deadline", DEADLINE, LONGEST)
+    seconds = _seconds(headers, "Cornstalk-Deadline", DEADLINE, LONGEST_DEADLINE)
     if seconds <= 0:
         raise BadInput("expected seconds from now, above 0, got a deadline that has passed", "Cornstalk-Deadline")
     return Options(
