@@ -25,7 +25,7 @@ from components.engine import Cancelled, Engine
 from components.inputs import Inputs, InputsLost
 from components.outputs import Outputs
 from components.stalls import Stalls
-from components.streams import ProducerLost, Stalled, reads_streams
+from components.streams import ProducerLost, Stalled
 from components.suspects import Suspects
 from cornstalk.errors import CornstalkError, EngineError
 from cornstalk.messages import End, Error, Outcome, Times, Usage, WorkItem
@@ -72,14 +72,14 @@ class Attempt:
     a dead letter) is found by the next one, and the tensors that it committed go with the request.
     """
 
-    def __init__(self, parts: Parts, item: WorkItem, delivery: Delivery, claimed: float) -> None:
-        """`claimed`: when the worker got the delivery, Unix seconds."""
+    def __init__(self, parts: Parts, item: WorkItem, delivery: Delivery, claimed: float, fresh: bool) -> None:
+        """`claimed`: when the worker got the delivery, Unix seconds; `fresh`: no attempt at the item was before."""
         self.id = secrets.token_hex(8)
-        self._parts, self._item, self._delivery = parts, item, delivery
+        self._parts, self._item, self._delivery, self._fresh = parts, item, delivery, fresh
         self._times: dict[str, float] = {"published": delivery.time, "claimed": claimed}
 
     async def run(self) -> End:
-        """The End to store. Raises HandBack, Stalled, Superseded, RequestEnded, DeadlineExceeded."""
+        """The End to store. Raises HandBack, Stalled, SidecarDown, Superseded, RequestEnded, DeadlineExceeded."""
         end = await self._tried()
         if end.outcome == "done":
             return end
@@ -112,16 +112,16 @@ class Attempt:
             return self.end("expired" if gone.reason == "expired" else "cancelled")
         except TooBig as error:
             return await self._failed(Error(code="too_big", message=str(error)))
-        except (Full, SidecarDown, Timeout) as error:
+        except (Full, Timeout) as error:
             raise self._again(error) from error
         except EngineError as error:
             if error.transient and self._delivery.delivered < TRANSIENT_TRIES:
                 raise self._again(error) from error
             return await self._failed(error.to_message())
+        except (Superseded, DeadlineExceeded, RequestEnded, Stalled, SidecarDown):
+            raise
         except (CornstalkError, SidecarError) as error:
             return await self._failed(Error(code="task_failed", message=str(error)))
-        except (Superseded, DeadlineExceeded, RequestEnded, Stalled):
-            raise
         except PayloadTooLarge as error:
             return await self._failed(Error(code="too_large", message=str(error)))
         except BrokerError as error:
@@ -137,7 +137,7 @@ class Attempt:
         parts, item = self._parts, self._item
         async with Inputs(parts.broker, parts.facts, parts.sidecar, parts.stalls, parts.task, item) as inputs:
             crash_at("worker.leased")
-            await outputs.open(first=self._delivery.delivered == 1 and not reads_streams(item))
+            await outputs.open(first=self._fresh)
             crash_at("worker.opened")
             call = ItemCall(item, self.id, inputs, outputs)
             async with parts.cancels.watch(call):

@@ -32,12 +32,17 @@ from components.suspects import Suspects
 from cornstalk.messages import End, Lane, Malformed, NewerVersion, WorkItem, decode, encode
 from cornstalk.task import UnitTask
 from sidecar.client import SidecarClient
+from sidecar.errors import SidecarDown
 from sidecar.messages import Owner
 
 log = logging.getLogger(__name__)
 
 STALLED_DELAY: Final = 1.0
 """Seconds before a reader that gave up its slot is delivered again."""
+SIDECAR_WAIT: Final = 5.0
+"""Seconds that an item waits for a sidecar that is away, most often to be started again, before it is handed back."""
+SIDECAR_DELAY: Final = 1.0
+"""Seconds before it is delivered again then, maybe to a worker of another host."""
 BROKER_DELAY: Final = 1.0
 """Seconds before an item is delivered again around whose attempt NATS could not be used."""
 NEWER_DELAY: Final = 5.0
@@ -139,12 +144,13 @@ class Worker:
                 await self.sidecar.will_done(will)
 
     async def _in_slot(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
-        """A reader that gave its slot up for another item takes one again when its stream goes on."""
+        """An item that gave its slot back takes one again: a reader when its stream goes on, others with the sidecar."""
+        fresh = delivery.delivered == 1
         while True:
             try:
                 async with self.slots.take(item.lane):
                     crash_at("worker.taken")
-                    return await self.process(item, delivery, claimed)
+                    return await self.process(item, delivery, claimed, fresh)
             except Draining as error:
                 raise HandBack(0.0) from error
             except Stalled as stalled:
@@ -153,10 +159,16 @@ class Worker:
                     item, stalled.stream, lambda: self.cancels.ended(item.request, delivery.time)
                 ):
                     raise HandBack(STALLED_DELAY) from stalled
+            except SidecarDown as error:
+                log.info("waiting: %s:%s needs the sidecar", item.request, item.node)
+                if not await self.sidecar.wait_connected(SIDECAR_WAIT):
+                    raise HandBack(SIDECAR_DELAY) from error
+                crash_at("worker.rejoined")
+            fresh = False
 
-    async def process(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
+    async def process(self, item: WorkItem, delivery: Delivery, claimed: float, fresh: bool) -> None:
         """(redelivered? look, suspect) -> attempt -> End -> ack."""
-        attempt = Attempt(self._parts, item, delivery, claimed)
+        attempt = Attempt(self._parts, item, delivery, claimed, fresh)
         if delivery.delivered == 1:
             cancelled = await self.cancels.ended(item.request, delivery.time)
             end = attempt.end("cancelled") if cancelled else await attempt.run()

@@ -49,6 +49,7 @@ class SidecarClient:
         self._spares = Spares()
         self._wills: dict[str, str] = {}
         self._closed = False
+        self._up = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
 
     @classmethod
@@ -80,6 +81,14 @@ class SidecarClient:
     @property
     def connected(self) -> bool:
         return self._link is not None
+
+    async def wait_connected(self, wait: float) -> bool:
+        """Whether a daemon is there, now or within `wait` seconds."""
+        try:
+            async with asyncio.timeout(wait):
+                return await self._up.wait()
+        except TimeoutError:
+            return False
 
     @property
     def epoch(self) -> str:
@@ -159,6 +168,7 @@ class SidecarClient:
     async def close(self) -> None:
         """Idempotent. Leases whose views are still held end with them."""
         self._closed = True
+        self._up.clear()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.gather(self._reconnecting, return_exceptions=True)
@@ -223,12 +233,14 @@ class SidecarClient:
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY)
         self._link, self._spares = link, Spares()
+        self._up.set()
         for item, reply in self._wills.items():
             self._tell(messages.Will(item, reply))
 
     def _lost(self, link: Link) -> None:
         if link is self._link:
             self._link = None
+            self._up.clear()
             if not self._closed:
                 log.warning("the sidecar died; connecting again")
                 self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())

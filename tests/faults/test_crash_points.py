@@ -20,7 +20,7 @@ import pytest
 from broker.facts import Facts
 from broker.reads import pages
 from broker.subjects import DLQ, graph
-from broker.topology import remove_component
+from broker.topology import backlog, remove_component
 from tests.batch.client import Client, job_id
 from tests.e2e.apps import APPS, chain, one
 from tests.faults.apps import lineage, live, turns
@@ -148,18 +148,37 @@ async def in_regeneration(case: Case) -> None:
 
 
 async def without_sidecar(case: Case) -> None:
-    """A worker that finds no sidecar hands its item back."""
+    """Workers that find no sidecar keep their items until it is back, and die then."""
     name = component(case.stack, "maker")
     await case.arm((f"{name}@0", case.point), (f"{name}@1", case.point))
     sidecar = case.stack.children["sidecar"]
     sidecar.kill()
     sidecar.wait(10)
     requests = asyncio.gather(*(case.chain(i) for i in range(AT_ONCE)))
-    await eventually(lambda: not all(child.alive for child in case.armed), within=WITHIN)
-    case.armed = [child for child in case.armed if not child.alive]
+
+    async def all_claimed() -> bool:
+        return (await backlog(case.stack.broker, name)).in_flight["interactive"] >= AT_ONCE
+
+    await eventually(all_claimed, within=WITHIN)
     async with supervised(case.stack):
         await requests
+    case.armed = [child for child in case.armed if child.exits]
+    assert case.armed
     await case.until_dead(case.chain)
+
+
+async def in_return(case: Case) -> None:
+    """An item whose engine fails for now is handed back."""
+    await case.arm_worker("value")
+
+    async def passing(number: int) -> Answer:
+        text = f"{case.point} {number}"
+        answer = await ask(case.stack.clients, "one", {"text": text, "fail": "transient"}, text, within=WITHIN)
+        assert answer.end is not None
+        assert (answer.end["status"], answer.end["error"]["code"]) == ("failed", "asked_to_wait")
+        return answer
+
+    await case.until_dead(passing)
 
 
 async def in_gateway(case: Case) -> None:
@@ -353,7 +372,8 @@ CASES: Final[dict[str, Run]] = {
     "worker.counted": redelivered("worker.leased"),
     "worker.marked": redelivered("worker.ran"),
     "worker.buried": in_failure,
-    "worker.returning": without_sidecar,
+    "worker.returning": in_return,
+    "worker.rejoined": without_sidecar,
     "driver.pass": in_gateway,
     "driver.known": in_gateway,
     "driver.spooled": in_gateway,
