@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from components.llm.model import PROMPT_ROWS, STEP_ROWS, Model, Rows
+from components.llm.model import PROMPT_ROWS, STEP_ROWS, Listen, Model, Rows
+from components.llm.prompt import Prompt
 from cornstalk.errors import EngineError
 
 Sample = Callable[[Any], int]
@@ -21,19 +22,22 @@ _END: Final = -1
 class Generation:
     """One sequence of up to `limit` tokens, which begins with those it is `forced` to (fast: many in one step).
 
+    `listen` hears the hidden states of each token that the model reads, of the prompt too, once and in order.
+
     A token is drawn for each forced one as well, and thrown away: the draws after them are those of an undisturbed run.
     """
 
     def __init__(
         self,
-        prompt: Sequence[int],
+        prompt: Prompt,
         limit: int,
         end_ids: frozenset[int],
         sample: Sample,
         check: Check,
         forced: Sequence[int] = (),
+        listen: Listen | None = None,
     ) -> None:
-        self.prompt, self.limit, self.end_ids = list(prompt), limit, end_ids
+        self.prompt, self.limit, self.end_ids, self.listen = prompt, limit, end_ids, listen
         self.sample, self.check, self.forced = sample, check, list(forced)
         self.read = 0  # tokens of the prompt in memory
         self.tokens: list[int] = []
@@ -146,9 +150,10 @@ class Batch:
         (generation,) = members
         if generation.memory is None:
             generation.memory = self._model.memory(len(generation.prompt) + generation.limit)
-        part = generation.prompt[generation.read : generation.read + PROMPT_ROWS]
-        logits = self._model.read(Rows(generation.memory, generation.read, part))
-        generation.read += len(part)
+        start, prompt = generation.read, generation.prompt
+        end = prompt.end_of_part(start, PROMPT_ROWS)
+        logits = self._model.read(Rows(generation.memory, start, prompt.tokens[start:end], prompt, generation.listen))
+        generation.read = end
         if generation.read < len(generation.prompt):
             return [[]]
         generation.take(generation.sample(logits))
@@ -160,7 +165,8 @@ class Batch:
         for g in members:
             room = min(spare, g.limit - len(g.tokens) - 1, len(g.forced))
             spare -= room
-            rows.append(Rows(g.memory, len(g.prompt) + len(g.tokens) - 1, (g.tokens[-1], *g.forced[:room])))
+            said = (g.tokens[-1], *g.forced[:room])
+            rows.append(Rows(g.memory, len(g.prompt) + len(g.tokens) - 1, said, g.prompt, g.listen))
         logits = iter(self._model.step(rows))
         fresh = []
         for g, r in zip(members, rows, strict=True):

@@ -13,6 +13,7 @@ from components.engine import Call
 from components.llm.batch import Batch, Generation, Sample
 from components.llm.chat import Chat, Detokenizer
 from components.llm.model import Model
+from components.llm.prompt import Prompt
 from components.llm.text import Stops, Unsaid
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
@@ -85,7 +86,9 @@ class TransformersEngine:
         call.tokens_in = len(prompt)
         forced = call.prior_tokens.get("text", [])
         sample = _sampler(ask.temperature, call.seed)
-        generation = Generation(prompt, min(ask.max_tokens, room), self._chat.end_ids, sample, call.check, forced)
+        generation = Generation(
+            Prompt(prompt), min(ask.max_tokens, room), self._chat.end_ids, sample, call.check, forced
+        )
         call.tokens_out = await self._say(call, generation, Stops(ask.stop), len(forced))
         return {"tokens": call.tokens_out}
 

@@ -1,0 +1,124 @@
+"""One half of a multimodal model in a Hugging Face folder: its eyes (vision tower and projector), or its words.
+
+Only the tensors of that half are read: the files of the other one need not be there, and its weights take no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from cornstalk.errors import SetupError
+
+FAMILIES: Final = {"qwen2_5_vl": "Qwen2.5-VL"}
+"""Model types of transformers whose halves run apart, with the names that people know them by."""
+_EYES: Final = re.compile(r"^(model\.)?(visual|vision_tower|multi_modal_projector|image_newline)\b")
+_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError)
+
+
+def device_of(name: str) -> str:
+    """The device of a task; "auto" is cuda where there is one. Raises SetupError for one that this machine lacks."""
+    import torch
+
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
+        raise SetupError("no CUDA device is seen here: use device='auto', or run this worker where there is one")
+    return ("cuda" if found else "cpu") if name == "auto" else name
+
+
+def dtype_of(name: str, device: str) -> Any:
+    """The torch dtype of a task; "auto" is bfloat16 where the device computes in it, else float32."""
+    import torch
+
+    if name == "auto":
+        fast = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu.get_capabilities().get("avx512_bf16")
+        name = "bfloat16" if fast else "float32"
+    return getattr(torch, name)
+
+
+def config_of(folder: Path) -> Any:
+    """The configuration. Raises SetupError when there is none, or transformers does not know its model."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except _UNREADABLE as error:
+        raise SetupError(f"{folder} has no configuration that can be read: {error}") from error
+
+
+def eyes(folder: Path, config: Any, dtype: Any, device: str) -> Any:
+    """The model without its language model; `get_image_features` works. Raises SetupError."""
+
+    def keep(model: Any) -> None:
+        del model.model.language_model, model.lm_head
+
+    return _half(folder, config, dtype, device, keep, lambda name: bool(_EYES.match(name)), _tied_weights_keys=None)
+
+
+def words(folder: Path, config: Any, dtype: Any, device: str) -> Any:
+    """The model without its vision tower. Raises SetupError."""
+
+    def keep(model: Any) -> None:
+        for part in ("visual", "vision_tower", "multi_modal_projector", "image_newline"):
+            if hasattr(model.model, part):
+                delattr(model.model, part)
+
+    return _half(folder, config, dtype, device, keep, lambda name: not _EYES.match(name))
+
+
+def _half(
+    folder: Path,
+    config: Any,
+    dtype: Any,
+    device: str,
+    keep: Callable[[Any], None],
+    mine: Callable[[str], bool],
+    **more: Any,
+) -> Any:
+    import torch
+    import transformers
+
+    known = ", ".join(FAMILIES.values())
+    if config.model_type not in FAMILIES:
+        raise SetupError(f"{folder} holds a {config.model_type}, whose halves do not run apart; known are {known}")
+    whole = getattr(transformers, config.architectures[0])
+
+    def build(self: Any, config: Any) -> None:
+        whole.__init__(self, config)
+        keep(self)
+
+    # under the name of the whole: by that transformers finds what tensors are called in older folders
+    half: Any = type(whole.__name__, (whole,), {"__init__": build, "__module__": whole.__module__, **more})
+    try:
+        tensors = dict(_tensors(folder, mine))
+        model, told = half.from_pretrained(
+            None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True
+        )
+    except _UNREADABLE as error:
+        raise SetupError(f"the weights in {folder} cannot be loaded: {error}") from error
+    if lacking := sorted(told["missing_keys"] | {str(key) for key in told["mismatched_keys"]}):
+        raise SetupError(f"{folder} lacks {len(lacking)} weights of its {config.model_type}, such as {lacking[0]}")
+    torch.set_num_threads(1)
+    return model.to(device).eval()
+
+
+def _tensors(folder: Path, mine: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """safetensors alone: other files of weights may hold code. Raises SetupError."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        named: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+        files = sorted({Path(file).name for name, file in named.items() if mine(name)})
+    else:
+        files = ["model.safetensors"]
+    for file in files:
+        try:
+            with safe_open(folder / file, "pt") as opened:
+                for name in filter(mine, opened.keys()):
+                    yield name, opened.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise SetupError(f"{folder / file} is missing, broken or not whole: {error}") from error
