@@ -91,7 +91,7 @@ async def serve(config: Config) -> None:
         task = load_task(record.task, record.identity)
         engine = engine_for(task)
         await engine.start()
-        makes_tensors = any(port.kind == "tensor" for port in type(task).outputs.values())
+        makes_tensors = any(port.kind == "tensor" or port.tensors for port in type(task).outputs.values())
         quota = config.quota if makes_tensors else 0
         sidecar = await SidecarClient.connect(config.sidecar, name=me.worker, quota=quota)
         worker = Worker(me, task, engine, broker, sidecar, config.ack_wait)

@@ -12,7 +12,7 @@ import numpy as np
 from cornstalk.errors import EngineError
 
 Piece = str | bytes | list[Any]
-"""One piece of a stream output; pieces of one output add up."""
+"""One piece of a stream output; pieces of one output add up. Of a stream of tensors a list of arrays."""
 
 
 class Cancelled(Exception):
@@ -49,7 +49,11 @@ class Call(Protocol):
     inputs: dict[str, Any]
     """Values as they are; a tensor as a read-only numpy view; an upload as bytes; a stream input as StreamInput."""
     prior: dict[str, list[Piece]]
-    """Stored pieces of earlier attempts, per stream output. Emit only what comes after, and never contradict them."""
+    """Stored pieces of earlier attempts, per stream output. Emit only what comes after, and never contradict them.
+
+    Of a stream of tensors they are lists of what has just a `dtype` and a `shape`, and only those of this generation:
+    tensors of a lost one are made again.
+    """
     prior_tokens: dict[str, list[int]]
     """The tokens that `emit` was given with those pieces. A model is forced to them: never draw them anew."""
     cancelled: asyncio.Event

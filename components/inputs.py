@@ -13,10 +13,11 @@ from broker.facts import Facts
 from broker.uploads import Spool
 from components.engine import Cancelled
 from components.stalls import Stalls
-from components.streams import StreamOf, WholeStream
+from components.streams import ProducerLost, StreamOf, StreamOfTensors, WholeStream
+from components.tensors import array_of
 from cornstalk.errors import EngineError
 from cornstalk.large import is_mark, value_of
-from cornstalk.messages import Extension, Ref, StreamRef, Upload, WorkItem
+from cornstalk.messages import Extension, Inline, Ref, StreamRef, Upload, WorkItem
 from cornstalk.task import UnitTask
 from sidecar.client import SidecarClient
 from sidecar.errors import Gone, NodeLost
@@ -72,7 +73,8 @@ class Inputs:
         if port is None or port.kind != "stream":
             return await self._resolve(value)
         if isinstance(value, StreamRef):
-            return await self._stream(value)
+            stream = await self._stream(value)
+            return StreamOfTensors(stream, self._streamed) if port.tensors else stream
         return WholeStream(await self._resolve(value))
 
     async def _resolve(self, value: Any) -> Any:
@@ -100,6 +102,18 @@ class Inputs:
         except (Gone, NodeLost):
             self._vanished.append((ref.node, ref.gen))
             return None
+        self._stack.callback(lease.release)
+        return lease.array
+
+    async def _streamed(self, tensor: Extension) -> Any:
+        """A tensor of a stream. Raises ProducerLost if it is gone: this item and the producer run again."""
+        if isinstance(tensor, Inline):
+            return array_of(tensor)
+        assert isinstance(tensor, Ref)
+        try:
+            lease = await self._sidecar.get(tensor, wait=READ_WAIT)
+        except (Gone, NodeLost):
+            raise ProducerLost(tensor.node, tensor.gen) from None
         self._stack.callback(lease.release)
         return lease.array
 

@@ -17,7 +17,7 @@ import numpy as np
 from components.engine import Call
 from cornstalk.errors import EngineError
 from cornstalk.task import UnitTask
-from cornstalk.tasks.null import Null, NullStream, NullTensor
+from cornstalk.tasks.null import Null, NullStream, NullTensor, NullTensors
 
 PIECE = 16
 """Characters of one piece of a NullStream, and of its source that make one."""
@@ -78,11 +78,16 @@ def stream_of(seed: str, pieces: int, source: str = "") -> str:
     return "".join(piece(seed, i) for i in range(pieces))
 
 
+def tensor_after(seed: str, index: int, source: np.ndarray[Any, Any] | None, nbytes: int) -> np.ndarray[Any, Any]:
+    """Tensor `index` of a NullTensors."""
+    return tensor_of(digest(f"{seed}:{index}", {"made": source}), nbytes)
+
+
 class NullEngine:
     """Holds no state; a crash loses nothing."""
 
     def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, (Null, NullTensor, NullStream))
+        assert isinstance(task, (Null, NullTensor, NullStream, NullTensors))
         self.task = task
         self.slots = task.slots
         self._running = 0
@@ -111,6 +116,8 @@ class NullEngine:
             if call.inputs["fail"]:
                 raise EngineError("asked to fail", code="asked_to_fail")
             return {"pieces": pieces}
+        if isinstance(self.task, NullTensors):
+            return {"digest": await self._tensors(call)}
         await self._serve(call)
         if isinstance(self.task, NullTensor):
             if call.inputs["fail"] == "diverge":
@@ -157,6 +164,23 @@ class NullEngine:
         if rest:
             index, rest = await self._echo(call, mark, index, rest, told)
         return index
+
+    async def _tensors(self, call: Call) -> str:
+        told = sum(len(piece) for piece in call.prior.get("tensors", ()))
+        made: list[np.ndarray[Any, Any]] = []
+
+        async def add(source: np.ndarray[Any, Any] | None) -> None:
+            await self._serve(call)
+            made.append(tensor_after(call.inputs["text"], len(made), source, call.inputs["nbytes"]))
+            if len(made) > told:
+                await call.emit("tensors", made[-1:])
+
+        for _ in range(call.inputs["pieces"]):
+            await add(None)
+        async for tensors in call.inputs["source"]:
+            for tensor in tensors:
+                await add(tensor)
+        return digest(self.task.name, {"made": made})
 
     async def _echo(self, call: Call, mark: str, index: int, rest: str, told: int) -> tuple[int, str]:
         if index >= told:

@@ -19,9 +19,10 @@ from broker.subjects import finish
 from broker.subjects import first as first_subject
 from broker.uploads import Spool
 from components.engine import Block, Piece
+from components.tensors import INLINE, inline
 from cornstalk.errors import EngineError, LineageDiverged
 from cornstalk.large import without_large
-from cornstalk.messages import Chunk, End, First, Ref, Upload, WorkItem, decode, encode
+from cornstalk.messages import Chunk, End, First, Inline, Ref, Upload, WorkItem, decode, encode
 from cornstalk.task import UnitTask
 from cornstalk.values import check_outputs, check_piece
 from sidecar.client import SidecarClient
@@ -38,6 +39,9 @@ class Outputs:
     before its tensors were lost: its stored values stay its values (design rule 7), so whatever is made again must
     agree, or the attempt ends LineageDiverged. A tensor of a dead attempt is leased to nobody and goes when the request
     is released.
+
+    Tensors of a stream belong to the stream, not to the attempt: once they stand in the log, whoever goes on with it
+    needs them. A generation after a lost one makes them all again, forced to the stored tokens.
     """
 
     def __init__(
@@ -46,12 +50,14 @@ class Outputs:
         self._broker, self._facts, self._sidecar = broker, facts, sidecar
         self._item, self._attempt = item, attempt
         self.owner = Owner(item.request, item.node, item.gen, attempt)
+        self._log_owner = Owner(item.request, item.node, item.gen, f"{attempt}.log")
         self._kinds = item.outputs
         self._task = task
         self._writers: dict[str, ChunkWriter] = {}
         self._streams: dict[str, Coalescer] = {}
         self._firsts: dict[str, asyncio.Task[None]] = {}
         self._refs: dict[str, Ref] = {}
+        self._streamed: list[Ref] = []
         self.prior: dict[str, list[Piece]] = {}
         self.prior_tokens: dict[str, list[int]] = {}
         self.settled: dict[str, Any] | None = None
@@ -76,10 +82,11 @@ class Outputs:
                 deadline=item.deadline,
                 fresh=first,
             )
+            tensors = self._task.outputs[output].tensors
             prior = max(older, writer.prior, key=len)
-            self.prior[output] = [chunk.payload for chunk in prior]
-            self.prior_tokens[output] = [token for chunk in prior for token in chunk.tokens]
-            for chunk in older[writer.n :]:
+            self.prior[output] = [chunk.payload for chunk in (writer.prior if tensors else prior)]
+            self.prior_tokens[output] = max(_tokens(older), _tokens(writer.prior), key=len)
+            for chunk in () if tensors else older[writer.n :]:
                 await writer.append(chunk.payload, chunk.tokens)
                 crash_at("worker.inherited")
             self._streams[output] = Coalescer(_Marking(writer, self, output))
@@ -111,9 +118,23 @@ class Outputs:
             raise EngineError(
                 f"{output!r} is no stream output; streams are {', '.join(self._streams)}", code="bad_engine"
             )
-        if self.settled is not None:
+        tensors = self._task.outputs[output].tensors
+        if self.settled is not None and not tensors:
             raise LineageDiverged(f"{output!r} has more pieces than the {self.settled[output]} that are its answer")
-        await stream.add(check_piece(self._task, output, piece), tuple(tokens))
+        piece = check_piece(self._task, output, piece)
+        if tensors:
+            piece = [await self._carried(output, tensor) for tensor in piece]
+        await stream.add(piece, tuple(tokens))
+
+    async def _carried(self, output: str, tensor: Any) -> Inline | Ref:
+        """A tensor as the log holds it."""
+        if tensor.nbytes <= INLINE:
+            return inline(tensor)
+        expires = self._item.deadline + BLOCK_GRACE
+        index = len(self._streamed)
+        ref = await self._sidecar.put_copy(self._log_owner, output, index, tensor, expires=expires, wait=SPACE_WAIT)
+        self._streamed.append(ref)
+        return ref
 
     async def tensor(self, output: str, array: Any) -> None:
         self._expect_tensor(output)
@@ -177,7 +198,7 @@ class Outputs:
 
     @property
     def tensor_bytes(self) -> int:
-        return sum(ref.nbytes for ref in self._refs.values())
+        return sum(ref.nbytes for ref in (*self._refs.values(), *self._streamed))
 
     def _expect_tensor(self, output: str) -> None:
         if self._kinds.get(output) != "tensor":
@@ -201,6 +222,10 @@ class Outputs:
             ttl=fact_ttl(item.deadline),
         )
         crash_at("worker.first")
+
+
+def _tokens(chunks: Sequence[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.tokens]
 
 
 class _Marking:

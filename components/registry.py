@@ -18,6 +18,7 @@ BUILT_IN: Final = {
     "cornstalk.tasks.null:Null": "components.null:NullEngine",
     "cornstalk.tasks.null:NullTensor": "components.null:NullEngine",
     "cornstalk.tasks.null:NullStream": "components.null:NullEngine",
+    "cornstalk.tasks.null:NullTensors": "components.null:NullEngine",
     "cornstalk.tasks.hearing:AudioEncoder": "components.encoder.whisper:WhisperEncoder",
     "cornstalk.tasks.hearing:Transcriber": "components.llm.whisper_decoder:WhisperDecoder",
     "cornstalk.tasks.llm:LLM": "components.llm.transformers_engine:TransformersEngine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from broker.subjects import end as end_subject
 from broker.subjects import seen
 from components.engine import Piece
 from cornstalk.errors import EngineError
-from cornstalk.messages import End, StreamRef, WorkItem, decode, extensions
+from cornstalk.messages import End, Extension, StreamRef, WorkItem, decode, extensions
 
 log = logging.getLogger(__name__)
 
@@ -154,3 +154,18 @@ class StreamOf:
             else EngineError(f"the stream it reads ended early: {cause}", code="input_failed")
         )
         await self._reader.close()
+
+
+class StreamOfTensors:
+    """A stream whose pieces are lists of tensors: read-only arrays, of the shapes and dtypes that its producer gave.
+
+    They stay readable to the end of the item that reads them. Raises ProducerLost for one that is gone.
+    """
+
+    def __init__(self, stream: StreamOf, fetch: Callable[[Extension], Awaitable[Any]]) -> None:
+        self._stream, self._fetch = stream, fetch
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        piece: Any
+        async for piece in self._stream:
+            yield [await self._fetch(tensor) for tensor in piece]

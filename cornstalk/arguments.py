@@ -11,7 +11,7 @@ from cornstalk.handle import Out, misuse
 from cornstalk.large import LARGE, Marked, Spooled, is_mark, mark_of, without_large
 from cornstalk.messages import Edge, Extension, Upload, encode, extensions, substitute
 from cornstalk.pending import PENDING, Source, run_of, source_of, stale
-from cornstalk.types import Port, Tensor
+from cornstalk.types import Port, Tensor, Tensors
 from cornstalk.values import LONG, misfit, no_reference, wire
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Arguments:
 
     def _refer(self, value: Any, stream: bool = False) -> Any:
         kind = type(value)
-        if kind is Tensor:
+        if kind is Tensor or kind is Tensors:
             value.check()
             return value.edge
         if kind in PENDING:

@@ -127,6 +127,14 @@ class Upload(Extension, code=4):
         return {"type": "string", "format": "binary"}
 
 
+class Inline(Extension, code=5):
+    """A small tensor that travels itself, in a stream of tensors: a Ref would be as long, and could be lost."""
+
+    dtype: str  # numpy name, or "bfloat16"
+    shape: tuple[int, ...]
+    data: bytes  # row-major, little-endian
+
+
 def enc_hook(value: Any) -> Any:
     if isinstance(value, Extension):
         return msgspec.msgpack.Ext(value.code, _plain(value._values))

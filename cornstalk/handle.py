@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from cornstalk.errors import RecordError
 from cornstalk.messages import Edge, Node
 from cornstalk.pending import Source, current, make_pending, stale
-from cornstalk.types import Port, Tensor
+from cornstalk.types import Port, Tensor, Tensors
 from cornstalk.values import known_value
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def misuse(out: Out) -> NoReturn:
 def _read(called: Called, port: Port, source: Source) -> Any:
     if port.kind == "tensor":
         return Tensor(Edge(source.node, source.output, False), called.run)
+    if port.tensors:
+        return Tensors(Edge(source.node, source.output, True), called.run)
     return value_from(source, called.result, called.run)
 
 

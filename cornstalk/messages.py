@@ -14,7 +14,18 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from cornstalk.extensions import Edge, Extension, Ref, StreamRef, Upload, enc_hook, ext_hook, extensions, substitute
+from cornstalk.extensions import (
+    Edge,
+    Extension,
+    Inline,
+    Ref,
+    StreamRef,
+    Upload,
+    enc_hook,
+    ext_hook,
+    extensions,
+    substitute,
+)
 
 __all__ = [
     "FACTS",
@@ -33,6 +44,7 @@ __all__ = [
     "Finish",
     "First",
     "Graph",
+    "Inline",
     "Kind",
     "Lane",
     "Malformed",
@@ -187,7 +199,7 @@ class Chunk(Message, frozen=True, kw_only=True):
 
     attempt: str
     n: int  # number of pieces before this one, takeovers not counted
-    payload: Any = None  # str, bytes, list, or Ref
+    payload: Any = None  # str, bytes or list; of a stream of tensors a list of Inline and Ref
     takeover: bool = False
     tokens: tuple[int, ...] = ()  # what a model drew since the piece before: an attempt that goes on is forced to them
 

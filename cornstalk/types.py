@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -60,8 +60,8 @@ Audio = Annotated[bytes, Pcm(24_000)]
 """int16 little-endian mono at 24 kHz."""
 
 
-class Tensor:
-    """A tensor in the data plane: the same class in every pass. `invoke` may pass it on, never look into it."""
+class _Opaque:
+    """What lies in the data plane: the same class in every pass. `invoke` may pass it on, never look into it."""
 
     __slots__ = ("edge", "run")
 
@@ -70,15 +70,15 @@ class Tensor:
         self.run = run  # the pass that handed it out: in another one it is stale
 
     def _opaque(self, *_: Any) -> Any:
-        raise TypeError("a Tensor has no value inside invoke; compute on it in a task")
+        raise TypeError(f"a {type(self).__name__} has no value inside invoke; compute on it in a task")
 
     __bool__ = __iter__ = __len__ = __getitem__ = __array__ = __float__ = __int__ = _opaque
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tensor) and other.edge == self.edge
+        return type(other) is type(self) and other.edge == self.edge
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def _cs_wait(self) -> None:
@@ -94,6 +94,18 @@ class Tensor:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.is_instance_schema(cls)
+
+
+class Tensor(_Opaque):
+    """A tensor in the data plane."""
+
+    __slots__ = ()
+
+
+class Tensors(_Opaque):
+    """A `Stream[list[Tensor]]` as `invoke` has it: tensors of any shapes that arrive one after the other."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +125,11 @@ class Port:
         """A value of just this type needs no check."""
         base = get_args(self.type)[0] if get_origin(self.type) is Annotated and self.pcm else self.type
         return base if base in (str, bytes, int, float, bool) else None
+
+    @property
+    def tensors(self) -> bool:
+        """Whether it is a stream of tensors. `invoke` sees it as `Tensors`, an engine as pieces that are lists."""
+        return self.kind == "stream" and bare(self.type)[0] == list[Tensor]
 
     @property
     def empty(self) -> Any:
@@ -161,6 +178,8 @@ def make_port(name: str, hint: Any, *, required: bool = True, default: Any = Non
     rest = tuple(m for m in marks if m is not STREAM)
     plain = Annotated[(base, *rest)] if rest else base
     if kind is Tensor:
+        if is_stream(hint):
+            raise TypeError(f"{name}: tensors that arrive one after the other are a Stream[list[Tensor]]")
         return Port(name, base, "tensor", None, None, required, default)
     lazy = kind in (str, bytes, int, float, list, dict, tuple) or (
         inspect.isclass(kind) and issubclass(kind, BaseModel) and not issubclass(kind, enum.Enum)
@@ -185,6 +204,7 @@ __all__ = [
     "Port",
     "Stream",
     "Tensor",
+    "Tensors",
     "Upload",
     "field_type",
     "is_stream",

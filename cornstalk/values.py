@@ -18,7 +18,7 @@ from cornstalk.errors import EngineError
 from cornstalk.messages import Upload, encode
 from cornstalk.pending import PENDING, source_of
 from cornstalk.serving import LiveStream
-from cornstalk.types import Port, Tensor, adapter, bare, pcm_of
+from cornstalk.types import Port, Tensor, Tensors, adapter, bare, pcm_of
 
 if TYPE_CHECKING:
     from cornstalk.task import UnitTask
@@ -49,7 +49,7 @@ def wire(value: Any, refer: Refer) -> Any:
         return [wire(v, refer) for v in value]
     if kind is dict:
         return {_key(k): wire(v, refer) for k, v in value.items()}
-    if kind in PENDING or kind is Tensor:
+    if kind in PENDING or kind is Tensor or kind is Tensors:
         return refer(value)
     return _rare(value, refer)
 
@@ -122,7 +122,7 @@ def type_name(hint: Any) -> str:
 
 def misfit(port: Port, value: Any, sent: Any, pending: bool) -> str | None:
     """Why a value may not be this input, or None. `sent` is its msgpack form; `pending`: it holds pending values."""
-    if type(value) is port.exact:
+    if type(value) is port.exact or (port.tensors and type(value) is Tensors):
         return None
     if pending:
         return None if _fits(port.type, value) else f"expected {type_name(port.type)}, got {_describe(value)}"

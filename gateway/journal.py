@@ -137,6 +137,7 @@ class Journal:
             if kind == "stream"
             else await self.values.loaded(end.outputs.get(name))
             for name, kind in node.outputs.items()
+            if not self.port(token, name).tensors  # `invoke` never looks into it
         }
 
     async def _store_graph(self, graph: Graph) -> bool:

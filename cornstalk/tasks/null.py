@@ -85,3 +85,22 @@ class NullStream(_Null):
         fail: str = "",
     ) -> Out:
         raise NotImplementedError
+
+
+class NullTensors(_Null):
+    """A stream of `pieces` tensors (uint8 [nbytes]), or one for each of `source`, as they arrive; digest of all."""
+
+    class Out(BaseModel):
+        tensors: Stream[list[Tensor]]
+        digest: str
+
+    def __call__(
+        self,
+        *,
+        text: str = "",
+        source: Stream[list[Tensor]] = [],  # noqa: B006
+        nbytes: int = 4096,
+        pieces: int = 0,
+        service_ms: float = 0.0,  # before each
+    ) -> Out:
+        raise NotImplementedError

@@ -133,7 +133,9 @@ class Executor:
                     await self._turns.turn(node.id)
         outputs = dict(given.values)
         for name, port in task.outputs.items():
-            if port.kind == "stream":
+            if port.tensors:
+                store.put_tensor((node.token, name), whole(port, given.streams.get(name, [])))
+            elif port.kind == "stream":
                 outputs[name] = whole(port, given.streams.get(name, []))
             elif port.kind == "tensor":
                 outputs[name] = store.put_tensor((node.token, name), given.tensors[name])

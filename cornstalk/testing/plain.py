@@ -93,7 +93,9 @@ class Plain(Pass):
         given = _drained(task, result) if hasattr(result, "__aiter__") else given_by(task, result)
         outputs = dict(given.values)
         for name, port in task.outputs.items():
-            if port.kind == "stream":
+            if port.tensors:
+                self._whole.store.put_tensor((node.token, name), whole(port, given.streams.get(name, [])))
+            elif port.kind == "stream":
                 pieces = self._whole.store.pieces[node.token, name] = given.streams.get(name, [])
                 outputs[name] = whole(port, pieces)
             elif port.kind == "tensor":

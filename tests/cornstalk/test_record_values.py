@@ -452,3 +452,43 @@ def test_waiting_for_a_tensor_waits_for_its_call() -> None:
     log = Pass([], {})
     assert log.run(composite(invoke), "q").kind == "wait"
     assert len(log.new_nodes) == 1
+
+
+class Rows(UnitTask):
+    class Out(BaseModel):
+        rows: Stream[list[Tensor]]
+        n: int
+
+    def __call__(self, *, rows: Stream[list[Tensor]] = [], images: list[Tensor] = []) -> Out:  # noqa: B006
+        raise NotImplementedError
+
+
+def test_a_stream_of_tensors_is_passed_on_and_not_looked_into() -> None:
+    task = composite(lambda self, q: self.last(rows=self.first().rows).n, first=Rows(), last=Rows())
+    run_ = Pass([], {})
+    assert run_.run(task, "q").kind == "done"
+    first, last = run_.new_nodes
+    assert last.inputs["rows"] == Edge(first.token, "rows", True)
+
+    def look(self: Any, q: str) -> None:
+        for way in (len, list, bool, lambda rows: rows[0]):
+            with pytest.raises(TypeError, match="a Tensors has no value inside invoke"):
+                way(self.first().rows)
+
+    assert Pass([], {}).run(composite(look, first=Rows()), "q").kind == "done"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (lambda t: {"images": t.first().rows}, r"images: expected list\[cornstalk.types.Tensor\], got Tensors"),
+        (lambda t: {"images": [t.first().rows]}, "images: expected list"),
+        (lambda t: {"rows": t.eye(image="x").emb}, r"rows: expected list\[cornstalk.types.Tensor\], got Tensor"),
+    ],
+)
+def test_a_stream_of_tensors_fits_nowhere_else(inputs: Any, message: str) -> None:
+    def call(self: Any, q: str) -> None:
+        with pytest.raises(TypeError, match=message):
+            self.last(**inputs(self))
+
+    Pass([], {}).run(composite(call, first=Rows(), last=Rows(), eye=Eye()), "q")

@@ -12,6 +12,7 @@ from cornstalk import CompositeTask, Stream, Tensor, UnitTask
 from cornstalk.errors import AppError, SetupError
 from cornstalk.record import Pass
 from cornstalk.task import load_task
+from cornstalk.types import make_port
 
 
 class Out(BaseModel):
@@ -49,6 +50,15 @@ def test_the_signature_is_the_declaration() -> None:
     assert {n: p.kind for n, p in Model.outputs.items()} == {"text": "stream", "states": "tensor", "n": "value"}
     assert Model.defaults == {"images": [], "source": ""}
     assert Other.inputs is Model.inputs
+
+
+def test_tensors_one_after_the_other_are_a_stream_of_lists() -> None:
+    port = make_port("rows", Stream[list[Tensor]])
+    assert (port.kind, port.tensors) == ("stream", True)
+    assert not make_port("words", Stream[list[str]]).tensors
+    assert not make_port("images", list[Tensor]).tensors
+    with pytest.raises(TypeError, match=r"rows: .* Stream\[list\[Tensor\]\]"):
+        make_port("rows", Stream[Tensor])
 
 
 def test_component_ids_are_identity() -> None:

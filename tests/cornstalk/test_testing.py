@@ -7,10 +7,11 @@ import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from cornstalk import App, CompositeTask, TaskError, Tensor, UnitTask, Upload, now
+from cornstalk import App, CompositeTask, Stream, TaskError, Tensor, UnitTask, Upload, now
 from cornstalk.errors import BadInput, EngineError
 from cornstalk.testing import (
     Graph,
@@ -370,3 +371,37 @@ def test_assert_runs_side_by_side() -> None:
             assert_runs_side_by_side(run, one, other)
     with pytest.raises(AssertionError, match="was not called"):
         assert_runs_side_by_side(run, LLM, Listen)
+
+
+class Rows(UnitTask):
+    class Out(BaseModel):
+        rows: Stream[list[Tensor]]
+
+    def __call__(self, *, n: int) -> Out:
+        raise NotImplementedError
+
+
+class Sum(UnitTask):
+    class Out(BaseModel):
+        total: int
+
+    def __call__(self, *, rows: Stream[list[Tensor]]) -> Out:
+        raise NotImplementedError
+
+
+class Summed(CompositeTask):
+    rows, sum = Rows(), Sum()
+
+    def invoke(self, n: int) -> int:
+        total = self.sum(rows=self.rows(n=n).rows).total
+        return total + 1
+
+
+async def _sum(rows: AsyncIterator[list[Any]]) -> AsyncIterator[tuple[str, Any]]:
+    yield "total", sum([tensor.sum() async for piece in rows for tensor in piece])
+
+
+def test_streams_of_tensors_in_plain_and_recorded_runs() -> None:
+    engines = {Rows: lambda n: {"rows": [np.full(3, i) for i in range(n)]}, Sum: _sum}
+    assert run_plain(Summed(), 4, engines) == 19
+    assert run_recorded(Summed(), 4, engines).response == 19

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from components.null import stream_of, tensor_of
+from components.null import digest, stream_of, tensor_after, tensor_of
 from cornstalk.tasks.null import Null, NullStream, NullTensor
 from tests.e2e.apps import digest_of
 
@@ -31,3 +31,13 @@ def lineage(text: str, pieces: int = 20) -> dict[str, str]:
     tensor = tensor_of(digest_of(maker, text=text, nbytes=50_000), 50_000)
     talk = stream_of(digest_of(NullStream(name="talker"), text=text, tensors=[tensor]), pieces)
     return {"text": talk, "echo": stream_of(digest_of(NullStream(name="echo"), text="e"), 0, talk)}
+
+
+def rows(text: str, pieces: int = 12) -> dict[str, list[str]]:
+    """The response of rows.py."""
+    sources: list[Any] = [None] * pieces
+    digests = []
+    for name, seed, nbytes in (("rows", text, 20_000), ("small", "s", 100), ("last", "l", 9_000)):
+        sources = [tensor_after(seed, index, source, nbytes) for index, source in enumerate(sources)]
+        digests.append(digest(name, {"made": sources}))
+    return {"digests": digests}
