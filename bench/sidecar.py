@@ -1,8 +1,9 @@
-"""The gates of the sidecar within a host, each beside the memcpy floor of the same run. Milliseconds, medians of p50s.
+"""The gates of the sidecar within a host, each beside the floors of the same run. Milliseconds, medians of p50s.
 
 A producer (this process), a reader and the daemon are three processes. What is timed begins when the producer calls
 `put_copy` (or has written the last byte of a block in place) and ends when the reader holds its view; the Ref goes from
-one to the other over a socket, as NATS would carry it.
+one to the other over a socket, as NATS would carry it. The floors: memcpy between two arrays of that size, and `wake`,
+one datagram from the producer to the event loop of the reader, without which nobody can hand anything over.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ KIB, MIB = 1 << 10, 1 << 20
 COPIES: Final = {"64KiB": (64 * KIB, 60), "1MiB": (MIB, 40), "8MiB": (8 * MIB, 20), "64MiB": (64 * MIB, 4)}
 """Size and repetitions in one round."""
 DIRECT: Final = ("64KiB", "1MiB", "8MiB")
+WAKES: Final = 60
+WAKE: Final = b"wake"
 TOTAL: Final = 512 * MIB
 OWNER: Final = Owner("bench", "node", 0, "attempt")
 WAIT: Final = 0.1
@@ -50,6 +53,7 @@ async def run(rounds: int = 5) -> dict[str, Any]:
                     await bench.copies(size)
                 for size in DIRECT:
                     await bench.direct(size)
+                await bench.wakes()
                 await bench.kill_to_free()
                 await bench.full()
             return _report(bench, daemon.pid)
@@ -58,7 +62,7 @@ async def run(rounds: int = 5) -> dict[str, Any]:
 
 
 class _Bench:
-    """`samples` holds the p50 of each round, `floors` those of memcpy, in milliseconds."""
+    """`samples` holds the p50 of each round, `floors` those of what nobody can do without, in milliseconds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,8 +100,8 @@ class _Bench:
             begun = time.monotonic()
             ref = await self.producer.put_copy(OWNER, "out", self._next(), source, expires=time.time() + 60, wait=2.0)
             times.append(await self._viewed(ref) - begun)
-        self._note(f"copy_{size}", times)
-        self.floors.setdefault(f"copy_{size}", []).append(_p50(floors))
+        _note(self.samples, f"copy_{size}", times)
+        _note(self.floors, f"copy_{size}", floors)
 
     async def direct(self, size: str) -> None:
         nbytes, repetitions = COPIES[size]
@@ -108,7 +112,15 @@ class _Bench:
                 block.array.fill(self._index % 251)
                 begun = time.monotonic()
             times.append(await self._viewed(block.ref) - begun)
-        self._note(f"direct_{size}", times)
+        _note(self.samples, f"direct_{size}", times)
+
+    async def wakes(self) -> None:
+        times = []
+        for _ in range(WAKES):
+            begun = time.monotonic()
+            times.append(await self._answered(WAKE) - begun)
+            await self.producer.stats()  # the reader sleeps again, as before each tensor
+        _note(self.floors, "wake", times)
 
     async def kill_to_free(self) -> None:
         with _process("hold", str(self.path), stdout=subprocess.PIPE) as holder:
@@ -119,7 +131,7 @@ class _Bench:
             holder.send_signal(signal.SIGKILL)
             while (await self.producer.stats()).granted_bytes > before - 8 * MIB:
                 pass
-            self._note("kill_to_free", [time.monotonic() - begun])
+            _note(self.samples, "kill_to_free", [time.monotonic() - begun])
 
     async def full(self) -> None:
         client = await SidecarClient.connect(self.path, name="full", quota=MIB, limit=MIB)
@@ -128,24 +140,25 @@ class _Bench:
         try:
             await client.put_copy(OWNER, "out", self._next(), self._source[:MIB], expires=time.time() + 60, wait=WAIT)
         except Full:
-            self._note("full_after_deadline", [time.monotonic() - begun - WAIT])
+            _note(self.samples, "full_after_deadline", [time.monotonic() - begun - WAIT])
         await client.drop(OWNER)
         await client.close()
 
     async def _viewed(self, ref: Ref) -> float:
         """When the reader had its view (monotonic seconds, the same clock in all processes)."""
-        self._ours.send(encode(ref))
-        answer = await asyncio.get_running_loop().sock_recv(self._ours, 64)
+        there = await self._answered(encode(ref))
         await self.producer.drop(OWNER)
         await self.producer.stats()  # the daemon has done all that: it is not timed with the next
-        return float(answer)
+        return there
+
+    async def _answered(self, message: bytes) -> float:
+        """When the reader had what it was sent (monotonic seconds, the same clock in all processes)."""
+        self._ours.send(message)
+        return float(await asyncio.get_running_loop().sock_recv(self._ours, 64))
 
     def _next(self) -> int:
         self._index += 1
         return self._index
-
-    def _note(self, name: str, seconds: list[float]) -> None:
-        self.samples.setdefault(name, []).append(_p50(seconds))
 
 
 def _report(bench: _Bench, daemon: int) -> dict[str, Any]:
@@ -167,7 +180,11 @@ def _report(bench: _Bench, daemon: int) -> dict[str, Any]:
         "unit": "ms",
         "figures": figures,
         "floor": floor,
-        "ratio": {name: round(figures[name] / value, 2) for name, value in floor.items()},
+        "ratio": {
+            name: round(value / floor.get(name, floor["wake"]), 2)
+            for name, value in figures.items()
+            if name.startswith(("copy_", "direct_"))
+        },
         "bar": {name: round(value, 4) for name, value in bar.items()},
         "ok": all(figures[name] <= value for name, value in bar.items()),
     }
@@ -190,8 +207,8 @@ def _process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "bench.sidecar", *arguments], **options)
 
 
-def _p50(seconds: list[float]) -> float:
-    return statistics.median(seconds) * 1000
+def _note(notes: dict[str, list[float]], name: str, seconds: list[float]) -> None:
+    notes.setdefault(name, []).append(statistics.median(seconds) * 1000)
 
 
 def _rss_mb(pid: int) -> float:
@@ -200,18 +217,37 @@ def _rss_mb(pid: int) -> float:
 
 
 async def _read(path: str, descriptor: int) -> None:
-    """The reader: a Ref comes in, the moment at which its view is there goes back."""
+    """The reader: a Ref comes in, the moment at which its view is there goes back. Waits as the NATS client does."""
     loop = asyncio.get_running_loop()
     client = await SidecarClient.connect(path, name="reader", quota=0)
+    ended = asyncio.Event()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def view(ref: Ref) -> None:
+        with await client.get(ref) as lease:
+            array = lease.array
+            there = time.monotonic()
+            del array
+        await asyncio.sleep(0)  # the lease has ended
+        notify.send(repr(there).encode())
+
+    def readable() -> None:
+        there = time.monotonic()
+        data = notify.recv(4096)
+        if data == WAKE:
+            notify.send(repr(there).encode())
+        elif data:
+            task = loop.create_task(view(decode_value(data)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        else:
+            loop.remove_reader(descriptor)
+            ended.set()
+
     with socket.socket(fileno=descriptor) as notify:
         notify.setblocking(False)
-        while data := await loop.sock_recv(notify, 4096):
-            with await client.get(decode_value(data)) as lease:
-                view = lease.array
-                there = time.monotonic()
-                del view
-            await asyncio.sleep(0)  # the lease has ended
-            notify.send(repr(there).encode())
+        loop.add_reader(descriptor, readable)
+        await ended.wait()
     await client.close()
 
 
