@@ -14,6 +14,8 @@ from broker.subjects import LANES
 MIB: Final = 1 << 20
 _SECOND: Final = 1_000_000_000
 
+RUNS_MESSAGES: Final = 200_000
+"""Facts at once, each at a subject of its own: beyond, the server's reads get slow (design rule 8)."""
 RUNS_BYTES: Final = 256 * MIB
 CHUNKS_BYTES: Final = 512 * MIB
 UPLOADS_BYTES: Final = 512 * MIB
@@ -52,7 +54,7 @@ class Backlog(NamedTuple):
 
 async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT) -> None:
     """Creates or updates everything that is not per component. Idempotent. Raises TopologyError."""
-    await _ensure_stream(broker, _log(subjects.RUNS, subjects.ALL_FACTS, RUNS_BYTES))
+    await _ensure_stream(broker, _log(subjects.RUNS, subjects.ALL_FACTS, RUNS_BYTES) | {"max_msgs": RUNS_MESSAGES})
     await _ensure_stream(broker, _log(subjects.CHUNKS, subjects.ALL_CHUNKS, CHUNKS_BYTES))
     await _ensure_stream(broker, _queue(subjects.DRIVE, subjects.ALL_DRIVE, DRIVE_BYTES))
     await _ensure_stream(broker, _spool())
@@ -122,9 +124,14 @@ async def backlog(broker: Broker, component: str) -> Backlog:
 
 
 async def share_in_use(broker: Broker, stream: str) -> float:
-    """How much of its max_bytes a stream holds, 0 to 1. Raises ReadTimeout, Rejected."""
+    """How much of its max_bytes a stream holds, or of its max_msgs if that is more, 0 to 1.
+
+    Raises ReadTimeout, Rejected.
+    """
     info = await broker.api(f"STREAM.INFO.{stream}")
-    return float(info["state"]["bytes"] / info["config"]["max_bytes"])
+    state, config = info["state"], info["config"]
+    of_messages = state["messages"] / config["max_msgs"] if config["max_msgs"] > 0 else 0.0
+    return float(max(state["bytes"] / config["max_bytes"], of_messages))
 
 
 def _log(name: str, subject: str, max_bytes: int) -> Config:

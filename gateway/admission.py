@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from typing import Final
@@ -12,16 +13,19 @@ import msgspec
 from broker.connection import Broker, Subscription
 from broker.errors import Rejected
 from broker.requests import Message
-from broker.subjects import SIDECAR_SHARE
-from broker.topology import Backlog, backlog
+from broker.subjects import CHUNKS, DRIVE, RUNS, SIDECAR_SHARE, UPLOADS
+from broker.topology import Backlog, backlog, share_in_use
 from cornstalk.errors import Refused
 from cornstalk.messages import Lane
+from gateway.looks import Looks
 from sidecar.messages import Share
 
-FRESH: Final = 0.25
-"""Seconds that a look at a queue holds."""
 FULL: Final = 0.5
 """Share of a lane's max_msgs at which admission stops (design rule 9); the rest is for requests that are under way."""
+STREAMS: Final = (RUNS, CHUNKS, UPLOADS)
+"""Streams that every request writes to; a durable one writes to DRIVE as well."""
+SHARE: Final[dict[Lane, float]] = {"interactive": 0.75, "batch": 0.5}
+"""Share of these in use at which a lane is let in no more: what is under way needs room to end."""
 PATIENCE: Final = 0.5
 """Share of its time to the deadline that a request may stand in one queue: the rest is for what it came for."""
 SPACE: Final = 0.7
@@ -40,11 +44,13 @@ _share = msgspec.msgpack.Decoder(Share)
 
 
 class Admission:
-    """Looks at queue depths and sidecar space, both cached for a moment. Soft state only."""
+    """Looks at queue depths, streams and sidecar space, each cached for a moment. Soft state only."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._looks: dict[str, deque[tuple[float, Backlog]]] = {}  # the newest last
+        self._in_use = Looks(lambda stream: share_in_use(broker, stream))
+        self._depths = Looks(self._depth)
+        self._history: dict[str, deque[tuple[float, Backlog]]] = {}  # of each component, the newest last
         self._shares: dict[str, tuple[float, float]] = {}  # host -> (when, share in use)
         self._subscription: Subscription | None = None
 
@@ -55,10 +61,17 @@ class Admission:
         if self._subscription is not None:
             await self._subscription.close()
 
-    async def check(self, components: tuple[str, ...], lane: Lane, within: float) -> None:
+    async def check(
+        self, components: tuple[str, ...], lane: Lane, within: float = math.inf, durable: bool = False
+    ) -> None:
         """Raises Refused, with the seconds after which trying again makes sense. `within`: seconds to the deadline."""
         self._check_space()
-        for component, depth in zip(components, await asyncio.gather(*map(self._look, components)), strict=True):
+        streams = (*STREAMS, DRIVE) if durable else STREAMS
+        in_use, depths = await asyncio.gather(self._in_use.at(streams), self._depths.at(components))
+        for stream, used in zip(streams, in_use, strict=True):
+            if used > SHARE[lane]:
+                raise Refused(f"{stream} is {used:.0%} full, and what is under way needs the rest", retry_after=UNKNOWN)
+        for component, depth in zip(components, depths, strict=True):
             if depth is not None:
                 self._check_depth(component, lane, depth, within)
 
@@ -83,15 +96,12 @@ class Admission:
         if shares and min(shares) > SPACE:
             raise Refused(f"the sidecars' tensor space is {min(shares):.0%} full", retry_after=1.0)
 
-    async def _look(self, component: str) -> Backlog | None:
-        now = time.monotonic()
-        looks = self._looks.setdefault(component, deque())
-        if looks and now - looks[-1][0] < FRESH:
-            return looks[-1][1]
+    async def _depth(self, component: str) -> Backlog | None:
         try:
             depth = await backlog(self._broker, component)
         except Rejected:
             return None  # no queue yet: the operator makes it, and the dispatcher retries until it is there
+        looks = self._history.setdefault(component, deque())
         looks.append((time.monotonic(), depth))
         while looks[0][0] < looks[-1][0] - WINDOW:
             looks.popleft()
@@ -107,9 +117,9 @@ class Admission:
 
         Where items wait and none runs there is no worker: a component at zero, whose first one is just starting.
         """
-        until, last = self._looks[component][-1]
+        until, last = self._history[component][-1]
         seconds, ended = 0.0, 0
-        for since, depth in reversed(self._looks[component]):
+        for since, depth in reversed(self._history[component]):
             if not (depth.pending[lane] and depth.in_flight[lane]) or ended >= ENOUGH:
                 break
             seconds, ended = until - since, last.ended[lane] - depth.ended[lane]

@@ -14,10 +14,10 @@ from broker.crash import crash_at
 from broker.errors import QueueFull, StorageFull
 from cornstalk.app import App
 from cornstalk.batch import Begun, Given, row_request
-from cornstalk.errors import BadInput, CornstalkError
+from cornstalk.errors import BadInput, CornstalkError, Refused
 from cornstalk.messages import Accepted, Row, Status
+from gateway.admission import Admission
 from gateway.batch_results import Results
-from gateway.batch_room import Room
 from gateway.body import parse_json
 from gateway.errors import Expired, answer_of
 from gateway.intake import checked_input
@@ -26,6 +26,8 @@ from gateway.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
+LOOK_EVERY: Final = 0.25
+"""Seconds between two looks of a row that waits for room."""
 AGAIN: Final = 0.5
 """Seconds until a row for which a stream was full is tried again."""
 
@@ -33,13 +35,13 @@ AGAIN: Final = 0.5
 class Rows:
     """Starts rows. Starting one twice is harmless: its request has the id of the row."""
 
-    def __init__(self, requests: Requests, uploads: Uploads, results: Results, room: Room) -> None:
-        self._requests, self._uploads, self._results, self._room = requests, uploads, results, room
+    def __init__(self, requests: Requests, uploads: Uploads, results: Results, admission: Admission) -> None:
+        self._requests, self._uploads, self._results, self._admission = requests, uploads, results, admission
 
     async def start(self, job: str, begun: Begun, app: App, row: int, given: Given) -> None:
         """The row is queued, or has failed, when this returns. Waits for room. Raises BrokerError."""
         while True:
-            await self._room.wait(tuple(app.components()))
+            await self._wait_for_room(tuple(app.components()))
             try:
                 await self._requests.store(await self._accepted(job, begun, app, row, given))
                 break
@@ -52,6 +54,14 @@ class Rows:
                 await self._results.without_request(job, row, begun.encoding, status, cause)
                 break
         crash_at("batch.started")
+
+    async def _wait_for_room(self, components: tuple[str, ...]) -> None:
+        """Rows wait at the door where requests are refused, so that none is stuck in the middle."""
+        while True:
+            try:
+                return await self._admission.check(components, "batch", durable=True)
+            except Refused:
+                await asyncio.sleep(LOOK_EVERY)
 
     async def _accepted(self, job: str, begun: Begun, app: App, row: int, given: Given) -> Accepted:
         request = row_request(job, row)

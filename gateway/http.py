@@ -99,7 +99,8 @@ async def invoke(name: str, request: Request) -> Response:
     service = service_of(request)
     app = await service.apps.current(name)
     options = read_options(name, request.headers)
-    await service.admission.check(tuple(app.components()), options.lane, options.deadline - time.time())
+    within = options.deadline - time.time()
+    await service.admission.check(tuple(app.components()), options.lane, within, options.durable)
     value = await read_input(app, request, service.uploads, options.deadline)
     await service.requests.accept(app, value, options)
     if "text/event-stream" in request.headers.get("accept", ""):

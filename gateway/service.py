@@ -12,7 +12,6 @@ from gateway.batch import Batch
 from gateway.batch_intake import Intake
 from gateway.batch_job import Jobs
 from gateway.batch_results import Results
-from gateway.batch_room import Room
 from gateway.batch_rows import Rows
 from gateway.batch_store import JobStore
 from gateway.batch_window import Windows
@@ -61,7 +60,7 @@ class Service:
 
     def _batch(self, results: Results, ack_wait: float) -> Batch:
         store = JobStore(self.broker)
-        rows = Rows(self.requests, self.uploads, results, Room(self.broker, self.admission))
+        rows = Rows(self.requests, self.uploads, results, self.admission)
         windows = Windows(self.broker)
         jobs = Jobs(self.broker, store, self.apps, self.requests, rows, results, windows, ack_wait)
         return Batch(Intake(self.broker, store, self.apps), jobs)

@@ -124,7 +124,8 @@ class Talk:
         service = self._service
         app = await service.apps.current(self._app)
         options = frame_options(self._app, frame.options)
-        await service.admission.check(tuple(app.components()), options.lane, options.deadline - time.time())
+        within = options.deadline - time.time()
+        await service.admission.check(tuple(app.components()), options.lane, within, options.durable)
         live = {field: StreamRef(options.request, INPUT, 0, field) for field in frame.open}
         value = await checked_input(app, dict(frame.input), service.uploads, options.deadline, live)
         await service.requests.accept(app, value, options)

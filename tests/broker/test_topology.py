@@ -34,6 +34,7 @@ async def test_settings_that_the_rules_rest_on(broker: Broker) -> None:
         assert found["allow_direct"]
         assert found["allow_msg_ttl"]
         assert found["republish"] == {"src": subject, "dest": f"seen.{subject}"}
+    assert (await config(broker, "RUNS"))["max_msgs"] == 200_000
     work = await config(broker, "WORK_llm-a")
     assert (work["retention"], work["discard"], work["max_age"]) == ("workqueue", "new", 0)
     assert (work["max_msgs_per_subject"], work["discard_new_per_subject"]) == (10_000, True)
