@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import Struct
 
-from broker.connection import Broker
-from broker.errors import Conflict, QueueFull, RequestEnded, StorageFull
+from broker.connection import Broker, Confirmed
+from broker.errors import Conflict, RequestEnded
+from broker.patience import until_room
 from broker.reads import last_stored_until
 from broker.subjects import EXPECTED_LAST_SUBJECT_SEQUENCE
 
@@ -18,8 +18,6 @@ _ABSENT: Final = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
 
 REPEAT: Final = 0.02
 """Seconds until what lacks what it must contain is tried again."""
-LONGEST_PAUSE: Final = 1.0
-"""Seconds between two tries while the stream is full."""
 
 
 class Put(Struct, frozen=True):
@@ -51,19 +49,15 @@ async def put_if_absent(
     QueueFull or StorageFull at once. `deadline` in Unix seconds, `ttl` in seconds. Raises also what
     `Broker.publish_stored` raises, but no Conflict.
     """
-    pause = REPEAT
+    expecting_none = {**_ABSENT, **(headers or {})}
+
+    def store() -> Awaitable[Confirmed]:
+        return broker.publish_stored(subject, data, deadline=deadline, headers=expecting_none, ttl=ttl)
+
     while True:
         try:
-            stored = await broker.publish_stored(
-                subject, data, deadline=deadline, headers={**_ABSENT, **(headers or {})}, ttl=ttl
-            )
+            stored = await (until_room(store) if patient else store())
             return Put(True, stored.seq, data)
-        except (QueueFull, StorageFull):
-            if not patient:
-                raise
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(LONGEST_PAUSE, pause * 2)
-            continue
         except Conflict:
             there = await last_stored_until(broker, stream, subject, deadline)
         if there is not None:

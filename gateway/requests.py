@@ -14,6 +14,7 @@ from broker.crash import crash_at
 from broker.errors import BrokerError, DeadlineExceeded
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
+from broker.patience import until_room
 from broker.requests import Message
 from broker.subjects import ALL_ATTACH_PROBES, attach_hint, attach_probe, cancel_hint, drive, finish, token
 from broker.subjects import accepted as accepted_subject
@@ -139,9 +140,9 @@ class Requests:
         return True
 
     async def _queue(self, accepted: Accepted, deadline: float) -> None:
-        await self._broker.publish_stored(
-            drive(accepted.app), encode(accepted), deadline=deadline, msg_id=f"drive:{accepted.request}"
-        )
+        """Waits for room: it is accepted already."""
+        subject, data, msg_id = drive(accepted.app), encode(accepted), f"drive:{accepted.request}"
+        await until_room(lambda: self._broker.publish_stored(subject, data, deadline=deadline, msg_id=msg_id))
 
     async def _purged(self, request: str) -> bool:
         """Whether only the tombstone of the request is left: accepting it again would run it again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -123,7 +124,7 @@ def nodes_of(text: str) -> int:
 
 async def test_another_gateway_goes_on_at_once_when_one_stops_in_order(stack: Stack) -> None:
     await only_the_first(stack)
-    request = await begun(stack, "stopped", service_ms=600)
+    request = await begun(stack, "stopped", service_ms=20_000)  # the other one is ready long before it ends
     await start(stack, 1)
     stack.children["gateway0"].kill(signal.SIGTERM)
     assert stack.children["gateway0"].wait(10) is not None
@@ -136,7 +137,8 @@ async def test_another_gateway_goes_on_at_once_when_one_stops_in_order(stack: St
 
     await eventually(followed, within=ACK_WAIT / 2)
     assert time.monotonic() - stopped < ACK_WAIT
-    check(await ended(stack, 1, request, within=15), "stopped")
+    assert (await stack.clients[1].delete(f"/requests/{request}")).status_code == 202
+    assert (await ended(stack, 1, request, within=5))["status"] == "cancelled"
     await start(stack, 0)
 
 
@@ -159,3 +161,36 @@ async def test_one_that_was_accepted_but_not_queued_is_queued_by_its_retry(stack
     await start(stack, 0)
     check(await ended(stack, 0, request, within=ACK_WAIT + 10), "retry")
     await start(stack, 1)
+
+
+@asynccontextmanager
+async def drive_of(stack: Stack, nbytes: int) -> AsyncIterator[None]:
+    """DRIVE holds no more than this meanwhile."""
+    config = (await stack.broker.api("STREAM.INFO.DRIVE"))["config"]
+    await stack.broker.api("STREAM.UPDATE.DRIVE", config | {"max_bytes": nbytes})
+    try:
+        yield
+    finally:
+        await stack.broker.api("STREAM.UPDATE.DRIVE", config)
+
+
+async def test_one_that_was_accepted_while_drive_was_full_waits_for_room(stack: Stack) -> None:
+    long = "x" * 6_000
+    async with drive_of(stack, 10_000):
+        first = await begun(stack, long, service_ms=500)
+        second = await begun(stack, long, service_ms=0)  # the door is open: there is room for a smaller one
+        assert (await ended(stack, 0, first, within=1))["status"] == "done"
+        check(await ended(stack, 1, second, within=15), long)
+
+
+async def test_durable_requests_are_refused_at_the_door_before_drive_is_full(stack: Stack) -> None:
+    async with drive_of(stack, 10_000):
+        first = await begun(stack, "x" * 8_000, service_ms=1_000)
+        refused = await stack.clients[1].post(
+            "/apps/chain", json={"text": "more"}, headers={"Cornstalk-Durable": "true"}
+        )
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["retryable"]) == (429, "overloaded", True)
+        assert "DRIVE" in error["message"]
+        assert (await stack.clients[1].post("/apps/chain", json={"text": "other"})).status_code == 200
+        check(await ended(stack, 0, first, within=15), "x" * 8_000)
