@@ -93,7 +93,7 @@ def _half(
     # under the name of the whole: by that transformers finds what tensors are called in older folders
     half: Any = type(whole.__name__, (whole,), {"__init__": build, "__module__": whole.__module__, **more})
     try:
-        tensors = dict(_tensors(folder, mine))
+        tensors = dict(tensors_of(folder, mine))
         model, told = half.from_pretrained(
             None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True
         )
@@ -105,8 +105,10 @@ def _half(
     return model.to(device).eval()
 
 
-def _tensors(folder: Path, mine: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    """safetensors alone: other files of weights may hold code. Raises SetupError."""
+def tensors_of(folder: Path, mine: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of those that are `mine`. safetensors alone: other files of weights may hold code. Raises
+    SetupError.
+    """
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"

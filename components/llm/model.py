@@ -18,13 +18,14 @@ from typing import Any, Final
 from components.halves import FAMILIES, config_of, device_of, dtype_of, words
 from components.llm.memory import Memory
 from components.llm.prompt import Prompt
+from components.qwen_omni import FAMILY, thinker
 from cornstalk.errors import SetupError
 
 PROMPT_ROWS: Final = 64
 """Tokens of one prompt in one step."""
 STEP_ROWS: Final = 8
 """Tokens in one step of generation: one for each sequence, the rest for stored text to be said again."""
-_ATTENTION: Final = "cornstalk_rows"
+ATTENTION: Final = "cornstalk_rows"
 _ROUNDING: Final = {"float32": 1e-3, "bfloat16": 1e-1}
 """How far logits may be from those of the model's own computation, in parts of the largest."""
 
@@ -65,13 +66,14 @@ class Model:
 
         torch.set_num_threads(1)
         logging.disable_progress_bar()
-        AttentionInterface.register(_ATTENTION, _attention)
+        AttentionInterface.register(ATTENTION, attention)
         self.config = config_of(folder)
         self.device = device_of(device)
         precision = dtype_of(dtype, self.device)
-        multimodal = self.config.model_type in FAMILIES
-        load = words if multimodal else _whole
+        multimodal = self.config.model_type in (*FAMILIES, FAMILY)
+        load = thinker if self.config.model_type == FAMILY else words if multimodal else _whole
         self._lm = load(folder, self.config, precision, self.device)
+        self.config = self._lm.config  # of a model that speaks, the part for words
         self._run = self._half if multimodal else self._lm
         self._taps = list(taps)
         text = self.config.get_text_config()
@@ -89,7 +91,7 @@ class Model:
         memory, beside = self.memory(len(tokens)), self.memory(len(tokens))
         refusal = f"{type(self._lm).__name__} cannot be served: "
         try:
-            self._lm.set_attn_implementation(_ATTENTION)
+            self._lm.set_attn_implementation(ATTENTION)
             one, other = Prompt(tokens[:3]), Prompt(tokens[2:])
             self.read(Rows(beside, 0, other.tokens, other))
             read = self.read(Rows(memory, 0, one.tokens, one))
@@ -194,7 +196,7 @@ def _whole(folder: Path, _config: Any, dtype: Any, device: str) -> Any:
     return lm.to(device).eval()
 
 
-def _attention(
+def attention(
     module: Any,
     query: Any,
     key: Any,

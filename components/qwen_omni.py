@@ -1,0 +1,98 @@
+"""A Hugging Face folder of Qwen2.5-Omni: each of its parts is loaded alone, from its own tensors.
+
+Files that hold other parts need not be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from components.halves import config_of, tensors_of
+from cornstalk.errors import EngineError, SetupError
+
+FAMILY: Final = "qwen2_5_omni"
+SPEAKERS: Final = "spk_dict.pt"
+_EYES_AND_EARS: Final = ("thinker.visual.", "thinker.audio_tower.")
+_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, EOFError)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A voice. `bos_token`: id of the text token that begins its replies; tensors are float32."""
+
+    bos_token: int
+    condition: Any  # [1, size]
+    mel: Any  # reference spectrogram [1, frames, bins]
+
+
+class OmniFolder:
+    """Raises SetupError unless a Qwen2.5-Omni is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.config = path, config_of(path)
+        if self.config.model_type != FAMILY:
+            raise SetupError(
+                f"{path} holds a {self.config.model_type}; such parts are known of Qwen2.5-Omni ({FAMILY})"
+            )
+
+    def part(self, prefix: str, kind: Any, config: Any, dtype: Any, without: tuple[str, ...] = ()) -> Any:
+        """The module `kind` with the tensors whose names begin with `prefix`, but not with any of `without`.
+
+        Raises SetupError when one is missing, of another shape, or its file is damaged.
+        """
+
+        def mine(name: str) -> bool:
+            return name.startswith(prefix) and not name.startswith(without)
+
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors_of(self.path, mine)}
+        try:
+            model, told = kind.from_pretrained(
+                None, config=config, state_dict=own, dtype=dtype, output_loading_info=True
+            )
+        except _UNREADABLE as error:
+            raise SetupError(f"the weights {prefix}* in {self.path} cannot be loaded: {error}") from error
+        if lacking := sorted(map(str, (*told["missing_keys"], *told["mismatched_keys"]))):
+            raise SetupError(f"{self.path} lacks {len(lacking)} of the weights {prefix}*, such as {lacking[0]}")
+        return model.eval()
+
+    def speakers(self) -> dict[str, Speaker]:
+        """By name. Raises SetupError."""
+        import pickle  # only for what torch raises: nothing but tensors is unpickled
+
+        import torch
+
+        path = self.path / SPEAKERS
+        if not path.is_file():
+            raise SetupError(f"{path} is missing: it holds the voices of the model and comes with its weights")
+        try:
+            found = torch.load(path, weights_only=True)
+            return {
+                name: Speaker(int(voice["bos_token"]), voice["cond"].float(), voice["ref_mel"].float())
+                for name, voice in found.items()
+            }
+        except (*_UNREADABLE, pickle.UnpicklingError) as error:
+            raise SetupError(f"{path} cannot be read: {error}") from error
+
+
+def speaker_of(speakers: Mapping[str, Speaker], name: Any) -> Speaker:
+    """Raises EngineError bad_input."""
+    if name not in speakers:
+        raise EngineError(f"no speaker {str(name)[:40]!r}; this model has {', '.join(sorted(speakers))}", "bad_input")
+    return speakers[name]
+
+
+def thinker(folder: Path, config: Any, dtype: Any, device: str) -> Any:
+    """The language model without its eyes and ears, as `components.halves.words` loads others. Raises SetupError."""
+    from transformers import Qwen2_5OmniThinkerForConditionalGeneration as Whole
+
+    def build(self: Any, config: Any) -> None:
+        Whole.__init__(self, config)
+        del self.model.visual, self.model.audio_tower
+
+    # under the name of the whole: by that transformers finds what tensors are called in folders
+    half: Any = type(Whole.__name__, (Whole,), {"__init__": build, "__module__": Whole.__module__})
+    model = OmniFolder(folder).part("thinker.", half, config.thinker_config, dtype, without=_EYES_AND_EARS)
+    return model.to(device)
