@@ -7,6 +7,8 @@ TORCH_VERSION ?= 2.13.0
 GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo yes)
 TORCH_FROM := $(if $(GPU),,$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)))
 CONSTRAINTS := -c requirements.lock
+# Each process would compile our modules again at its start, and tests start thousands.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test check soak bench clean
 
@@ -26,8 +28,8 @@ $(VENV)/.ready: pyproject.toml requirements.lock Makefile
 demo: setup  ## the main job: a spoken question in, text and speech out, a worker killed on the way
 	$(BIN)/cornstalk demo $(DEMO)
 
-test: setup  ## all tests
-	$(BIN)/python -m pytest $(TESTS)
+test: setup  ## all tests, or TESTS=tests/broker
+	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),.ci/suite)
 
 check: setup  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
