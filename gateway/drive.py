@@ -99,6 +99,7 @@ class Driver:
         large: Spooled = {}
         response = without_large(stored_response(request, whole.response, whole.streams, gens), large)
         await self._journal.values.store(large)
+        crash_at("driver.response_spooled")
         await self._journal.finish(Finish(status="done", response=response))
 
     async def _fail(self, error: Exception) -> None:

@@ -22,7 +22,7 @@ from broker.reads import pages
 from broker.subjects import DLQ, graph
 from broker.topology import backlog, remove_component
 from tests.batch.client import Client, job_id
-from tests.e2e.apps import APPS, chain, one
+from tests.e2e.apps import APPS, chain, large, one
 from tests.faults.apps import lineage, live, turns
 from tests.faults.client import Answer, ask, request_id
 from tests.faults.live import speak
@@ -185,6 +185,22 @@ async def in_gateway(case: Case) -> None:
     """The client goes on at the other gateway."""
     await case.arm(("gateway0", case.point))
     await case.until_dead(case.chain)
+    assert any(answer.cuts for answer in case.answers)
+
+
+async def in_large_response(case: Case) -> None:
+    """The values of a response that no message carries are stored, and the end that names them is not."""
+    if not any("-other-" in name for name in case.stack.children):
+        await case.stack.deploy(APPS / "large.py")
+    await case.arm(("gateway0", case.point))
+
+    async def whole(number: int) -> Answer:
+        text = f"{case.point} {number}"
+        answer = await ask(case.stack.clients, "large", {"text": text, "repeat": 2_000}, text, within=WITHIN)
+        assert answer.response == large(text, repeat=2_000)
+        return answer
+
+    await case.until_dead(whole)
     assert any(answer.cuts for answer in case.answers)
 
 
@@ -381,6 +397,7 @@ CASES: Final[dict[str, Run]] = {
     "driver.sent": in_gateway,
     "driver.woken": in_gateway,
     "driver.answered": in_gateway,
+    "driver.response_spooled": in_large_response,
     "driver.served": in_serve,
     "driver.finished": in_gateway,
     "gateway.accepting": in_gateway,
