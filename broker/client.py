@@ -35,3 +35,19 @@ class Client(wire.Client):
         if writer is not None:
             writer.transport.abort()
         await super()._process_op_err(error)
+
+    async def _process_pong(self) -> None:
+        """As nats-py's, but for the answer to a flush that was given up: the reader must not end over it."""
+        if self._pongs:
+            future = self._pongs.pop(0)
+            if not future.done():
+                future.set_result(True)
+            self._pongs_received += 1
+            self._pings_outstanding = 0
+
+    async def _read_loop(self) -> None:
+        """As nats-py's, but a reader that ends over an error ends its connection, which would be deaf without it."""
+        await super()._read_loop()
+        task = asyncio.current_task()
+        if self.is_connected and task is not None and not task.cancelling():
+            await self._process_op_err(nats.errors.Error("the reader of the connection has failed"))

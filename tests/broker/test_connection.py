@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 
 import pytest
@@ -121,6 +123,28 @@ async def test_a_server_that_falls_silent_is_given_up(broker: Broker, nats_serve
         assert not (await storing).duplicate
         await asyncio.gather(*sending, return_exceptions=True)
         await client.close()
+
+
+async def test_a_server_that_was_frozen_is_heard_again_at_once(broker: Broker, nats_server: Server) -> None:
+    """A subscription was given up while it was: the late PONG finds nobody who waits for it, and ends no reader."""
+
+    async def heard(_: Message) -> None:
+        pass
+
+    subscription = await broker.subscribe_core("some.subject", heard)
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    try:
+        await subscription.drain()
+    finally:
+        os.kill(nats_server.pid, signal.SIGCONT)
+    assert "streams" in await broker.api("INFO", timeout=3.0)
+
+
+async def test_a_reader_that_fails_ends_its_connection(broker: Broker, nats_server: Server) -> None:
+    """Whatever nats-py does not foresee: a connection that nobody reads is deaf until three pings are unanswered."""
+    broker.nc._pongs.insert(0, None)  # what the reader trips over
+    await broker.nc._send_ping()
+    assert "streams" in await broker.api("INFO", timeout=3.0)
 
 
 async def test_outage_past_the_deadline(broker: Broker, nats_server: Server) -> None:
