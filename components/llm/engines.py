@@ -1,0 +1,15 @@
+"""Which engine runs a language model: the task says it."""
+
+from __future__ import annotations
+
+from components.engine import Engine
+from components.llm.transformers_engine import TransformersEngine
+from components.llm.vllm_engine import VllmEngine
+from cornstalk.task import UnitTask
+from cornstalk.tasks.llm import LLM
+
+
+def language_engine(task: UnitTask) -> Engine:
+    """Raises SetupError for arguments that the engine does not take."""
+    assert isinstance(task, LLM)
+    return VllmEngine(task) if task.engine == "vllm" else TransformersEngine(task)
