@@ -15,11 +15,10 @@ from typing import Any, Final
 
 import psutil
 
+from bench.raw import RawQueue
 from broker.connection import Broker
 from broker.facts import Facts
-from broker.pull import Delivery, PullLoop
-from broker.subjects import parse_run, work
-from broker.topology import ensure_component
+from broker.subjects import parse_run
 from cornstalk.app import App, load_app
 from cornstalk.messages import End, Finish, decode
 from gateway.options import read_options
@@ -37,16 +36,14 @@ APP: Final = Path(__file__).parent / "apps" / "chain8.py"
 
 async def run(rounds: int) -> dict[str, Any]:
     """One JSON object: hop p50 in us and as a multiple of the raw hop, nodes/s, CPU us per node of each process."""
-    async with Stack() as stack:
+    async with Stack() as stack, RawQueue(stack.broker) as queue:
         await stack.deploy(APP)
         app = load_app(APP.read_text())
         service = Service(stack.broker, "")
-        raw = RawHop(stack.broker)
-        await raw.start()
         await _chains(service, app, 16, 4)
         hops, floors, rates, cpu = [], [], [], {}
         for _ in range(rounds):
-            floors.append(statistics.median([await raw.once() for _ in range(PROBES)]))
+            floors.append(statistics.median([await _raw_hop(stack.broker, queue) for _ in range(PROBES)]))
             hops.append(statistics.median(await _hops(service, app)))
             before = _cpu(stack)
             began = time.perf_counter()
@@ -54,7 +51,6 @@ async def run(rounds: int) -> dict[str, Any]:
             rates.append(CHAINS * NODES / (time.perf_counter() - began))
             cpu = {n: round((t - before[n]) / (CHAINS * NODES) * 1e6, 1) for n, t in _cpu(stack).items()}
         rss = {name: round(p.memory_info().rss / 2**20, 1) for name, p in _processes(stack).items()}
-        await raw.stop()
     hop, floor, rate = statistics.median(hops), statistics.median(floors), statistics.median(rates)
     figures = {
         "hop_p50_us": round(hop, 1),
@@ -109,35 +105,15 @@ async def _hops(service: Service, app: App) -> list[float]:
     return found
 
 
-class RawHop:
-    """publish -> pull -> ack_sync on a work queue of its own: what JetStream itself takes."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._got: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._pull = PullLoop(broker, "WORK_raw", "interactive", self._take, credits=16)
-
-    async def start(self) -> None:
-        await ensure_component(self._broker, "raw")
-        await self._pull.start()
-
-    async def stop(self) -> None:
-        await self._pull.stop()
-
-    async def once(self) -> float:
-        """Microseconds of one hop."""
-        began = time.perf_counter()
-        publish = asyncio.create_task(
-            self._broker.publish_stored(work("raw", "interactive"), b"x" * 400, deadline=time.time() + 10)
-        )
-        delivery = await self._got.get()
-        await self._broker.nc.request(delivery.reply, b"+ACK", timeout=5)
-        took = (time.perf_counter() - began) * 1e6
-        await publish
-        return took
-
-    async def _take(self, delivery: Delivery) -> None:
-        self._got.put_nowait(delivery)
+async def _raw_hop(broker: Broker, queue: RawQueue) -> float:
+    """Microseconds of publish -> pull -> ack_sync."""
+    began = time.perf_counter()
+    publish = asyncio.create_task(queue.put())
+    delivery = await queue.taken()
+    await broker.nc.request(delivery.reply, b"+ACK", timeout=5)
+    took = (time.perf_counter() - began) * 1e6
+    await publish
+    return took
 
 
 def _processes(stack: Stack) -> dict[str, psutil.Process]:
