@@ -57,16 +57,25 @@ def language_model(model: str) -> Path:
     """
     if model == SMOLLM2:
         return _smollm2()
+    return _folder(model, "language model", f"this release knows {SMOLLM2}; others are")
+
+
+def multimodal_model(model: str) -> Path:
+    """Folder of a model that has eyes, named as for `language_model`; none comes with Cornstalk. Raises SetupError."""
+    return _folder(model, "multimodal model", "they are")
+
+
+def _folder(model: str, what: str, others: str) -> Path:
     folder = Path(model)
     if folder.is_absolute():
         if not (folder / "config.json").is_file():
-            raise SetupError(f"no language model in {model}: a folder as transformers saves it has a config.json")
+            raise SetupError(f"no {what} in {model}: a folder as transformers saves it has a config.json")
         return folder
     if model.count("/") == 1 and (cached := _in_hub_cache(model)) is not None:
         return cached
     raise SetupError(
-        f"no language model {model!r}: this release knows {SMOLLM2}; others are named by the absolute path of a "
-        "folder, or as owner/name when they are in the Hugging Face cache of this machine"
+        f"no {what} {model!r}: {others} named by the absolute path of a folder, or as owner/name when they are in the "
+        "Hugging Face cache of this machine"
     )
 
 

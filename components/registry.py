@@ -1,7 +1,6 @@
 """Which engine runs a task. Third parties add theirs by the entry point group `cornstalk.engines`.
 
-An entry point is named by the task's path ("package.module:Task") and points to the engine class, or to a function that
-takes the task and gives the engine.
+An entry point is named by the task's path ("package.module:Task") and points to the engine class.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ BUILT_IN: Final = {
     "cornstalk.tasks.null:NullTensors": "components.null:NullEngine",
     "cornstalk.tasks.hearing:AudioEncoder": "components.encoder.whisper:WhisperEncoder",
     "cornstalk.tasks.hearing:Transcriber": "components.llm.whisper_decoder:WhisperDecoder",
-    "cornstalk.tasks.llm:LLM": "components.llm.engines:language_engine",
-    "cornstalk.tasks.omni:OmniEar": "components.encoder.omni_ear:OmniEarEngine",
-    "cornstalk.tasks.omni:Talker": "components.generator.talker:TalkerEngine",
-    "cornstalk.tasks.omni:Thinker": "components.llm.thinker:ThinkerEngine",
-    "cornstalk.tasks.omni:Vocoder": "components.generator.vocoder:VocoderEngine",
+    "cornstalk.tasks.llm:LLM": "components.llm.transformers_engine:TransformersEngine",
     "cornstalk.tasks.reading:ReadText": "components.ocr.rapid:RapidOcr",
     "cornstalk.tasks.reading:CountPages": "components.ocr.pages:PageCounter",
     "cornstalk.tasks.reading:SampleFrames": "components.ocr.frames:FrameSampler",

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from components.llm.pictures import Written
 from cornstalk.errors import SetupError
 
 _SYSTEM: Final = "\ufdd0"  # noncharacters: no template holds them
 _USER: Final = "\ufdd1"
+_TEMPLATES: Final = "chat_template.json"
+"""Where older multimodal folders have their template: beside the tokenizer, which does not know of it."""
 
 
 class Chat:
     """Tokenizer and chat template of one model. Loads in 1 s; `prompt` is safe from any thread.
 
-    A model without a template goes on with the prompt as it is. Raises SetupError for a folder without a tokenizer.
+    A model without a template goes on with the prompt as it is. `written`: how its template writes pictures, if it has
+    any. Raises SetupError for a folder without a tokenizer.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, written: Written | None = None) -> None:
         from tokenizers import Tokenizer
         from transformers import AutoTokenizer
 
@@ -30,21 +36,28 @@ class Chat:
         self._plain = Tokenizer.from_str(described)
         self._plain.encode_special_tokens = True
         self.end_ids = frozenset(_ends(tokenizer, folder))
-        self._alone = self._template(tokenizer, [{"role": "user", "content": _USER}])
-        self._led = self._with_system(tokenizer)
+        if tokenizer.chat_template is None and (folder / _TEMPLATES).is_file():
+            tokenizer.chat_template = json.loads((folder / _TEMPLATES).read_bytes())["chat_template"]
+        self._tokenizer, self._written = tokenizer, written
+        self._templates = {0: self._rendered(0)}
 
-    def prompt(self, prompt: str, system: str) -> list[int]:
-        """Tokens of one turn, up to where the answer begins.
+    def prompt(self, prompt: str, system: str, pictures: int = 0, sounds: Sequence[int] = ()) -> list[int]:
+        """Tokens of one turn, up to where the answer begins, with one placeholder for each picture.
 
-        Control tokens inside the texts are plain text: no role can be forged.
+        Pictures, and the tokens of `sounds`, stand before the prompt. Control tokens inside the texts are plain text: no role can be forged, and no
+        picture.
         """
-        template = self._led if system else self._alone
+        if pictures not in self._templates:
+            self._templates[pictures] = self._rendered(pictures)
+        alone, led = self._templates[pictures]
+        template = led if system else alone
         before, _, rest = template.partition(_SYSTEM) if system else ("", "", template)
         between, _, after = rest.partition(_USER)
         return [
             *self._control(before),
             *self.plain(system),
             *self._control(between),
+            *sounds,
             *self.plain(prompt),
             *self._control(after),
         ]
@@ -58,28 +71,43 @@ class Chat:
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _with_system(self, tokenizer: Any) -> str:
-        """Some templates have no place for a system text: there it stands before the user's."""
+    def _rendered(self, pictures: int) -> tuple[str, str]:
+        """The template of a turn, without and with a system text. Some have no place for that: there it stands before
+        the user's.
+        """
         import jinja2
 
-        user = {"role": "user", "content": _USER}
+        user = self._message("user", _USER, pictures)
+        alone = self._template([user])
         try:
-            led = self._template(tokenizer, [{"role": "system", "content": _SYSTEM}, user])
+            led = self._template([self._message("system", _SYSTEM), user])
         except jinja2.TemplateError:
             led = ""
-        return led if led.find(_SYSTEM) >= 0 else self._alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}")
+        return alone, led if led.find(_SYSTEM) >= 0 else alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}")
 
-    def _template(self, tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    def _message(self, role: str, text: str, pictures: int = 0) -> dict[str, Any]:
+        if self._written is None:
+            return {"role": role, "content": text}
+        return {"role": role, "content": [{"type": "image"}] * pictures + [{"type": "text", "text": text}]}
+
+    def _template(self, messages: list[dict[str, Any]]) -> str:
+        tokenizer, written = self._tokenizer, self._written
         if tokenizer.chat_template is None:
             begin = tokenizer.bos_token if self._begins(tokenizer) else ""
-            return begin + "\n\n".join(message["content"] for message in messages)
+            return begin + "\n\n".join(_plainly(message["content"], written) for message in messages)
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return text
+        return text if written is None else text.replace(written.mark, written.out)
 
     def _begins(self, tokenizer: Any) -> bool:
         """Whether the model was taught that a text begins with a token of its own."""
         ids: list[int] = self.backend.encode("", add_special_tokens=True).ids
         return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
+
+
+def _plainly(content: Any, written: Written | None) -> str:
+    if isinstance(content, str) or written is None:
+        return str(content)
+    return "".join(written.out if part["type"] == "image" else part["text"] for part in content)
 
 
 def _ends(tokenizer: Any, folder: Path) -> set[int]:

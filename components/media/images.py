@@ -40,6 +40,18 @@ def count_pages(data: bytes, *, pixels: int = IMAGE_PIXELS) -> int:
         return 1 if image.format == "MPO" else int(getattr(image, "n_frames", 1))
 
 
+def picture_of(pictures: np.ndarray[Any, Any], page: int) -> Pixels:
+    """One of n pictures uint8 [n, h, w, 3]. Raises EngineError: bad_image for other arrays, bad_page."""
+    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3 or 0 in pictures.shape:
+        raise EngineError(
+            f"pictures are {pictures.dtype} {list(pictures.shape)}, not uint8 [n, height, width, 3]", "bad_image"
+        )
+    if not 0 <= page < len(pictures):
+        raise EngineError(f"there is no picture {page} of {len(pictures)}", "bad_page")
+    found: Pixels = pictures[page]
+    return found
+
+
 @contextmanager
 def _opened(data: bytes, pixels: int) -> Iterator[Image]:
     """What Pillow raises is of many types, for it reads untrusted bytes: all of them become bad_image."""

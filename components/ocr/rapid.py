@@ -12,7 +12,7 @@ import numpy as np
 
 from components import models
 from components.engine import Call
-from components.media.images import Pixels, decode_image
+from components.media.images import Pixels, decode_image, picture_of
 from components.ocr.rows import in_rows
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
@@ -91,19 +91,8 @@ class RapidOcr:
 
 
 def _decoded(image: bytes | np.ndarray[Any, Any], page: int) -> Pixels:
-    pixels = decode_image(image, page=page) if isinstance(image, bytes) else _one_of(image, page)
+    pixels = decode_image(image, page=page) if isinstance(image, bytes) else picture_of(image, page)
     height, width = pixels.shape[:2]
     if max(height, width) > _SHAPE * min(height, width):
         raise EngineError(f"the picture is {width} x {height}, too narrow to hold text", "bad_image")
     return pixels
-
-
-def _one_of(pictures: np.ndarray[Any, Any], page: int) -> Pixels:
-    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3 or 0 in pictures.shape:
-        raise EngineError(
-            f"pictures are {pictures.dtype} {list(pictures.shape)}, not uint8 [n, height, width, 3]", "bad_image"
-        )
-    if not 0 <= page < len(pictures):
-        raise EngineError(f"there is no picture {page} of {len(pictures)}", "bad_page")
-    found: Pixels = pictures[page]
-    return found

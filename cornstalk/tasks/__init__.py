@@ -3,6 +3,7 @@
 from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
 from cornstalk.tasks.llm import LLM
 from cornstalk.tasks.reading import CountPages, ReadText, SampleFrames, Shown, Watcher
+from cornstalk.tasks.seeing import ImageEncoder, MultimodalLLM, Sight
 from cornstalk.tasks.speech import TextToSpeech
 
 __all__ = [
@@ -10,9 +11,12 @@ __all__ = [
     "AudioEncoder",
     "CountPages",
     "Ear",
+    "ImageEncoder",
+    "MultimodalLLM",
     "ReadText",
     "SampleFrames",
     "Shown",
+    "Sight",
     "TextToSpeech",
     "Transcriber",
     "Watcher",

@@ -54,7 +54,7 @@ class FakeCall:
 
     async def tensor(self, output: str, array: Any) -> None:
         self.check()
-        copy = np.array(array)
+        copy = np.array(array.numpy() if hasattr(array, "numpy") else array)
         copy.setflags(write=False)
         self.tensors[output] = copy
 

@@ -1,0 +1,60 @@
+"""A vision tower: pixels in, rows of embeddings out. One subclass for each family of models."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from components.halves import eyes
+from components.media.images import Pixels
+from cornstalk.errors import SetupError
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a tower takes of one picture."""
+
+    arrays: dict[str, np.ndarray[Any, Any]]
+    bucket: Hashable
+    """Pictures of one bucket have equal shapes and go through the tower together."""
+    patches: int
+    """Its share of the memory of a step."""
+
+
+class Tower:
+    """Weights of the eyes of one model. `prepare` is safe from any thread, `encode` is for one at a time."""
+
+    processor: ClassVar[str]
+    """The class of transformers that turns pixels into patches, without torchvision."""
+
+    def __init__(self, folder: Path, config: Any, dtype: Any, device: str) -> None:
+        import transformers
+
+        self.config, self.dtype, self.device = config, dtype, device
+        try:
+            self._processor = getattr(transformers, self.processor).from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise SetupError(f"{folder} does not say how pictures are prepared: {error}") from error
+        self._model = eyes(folder, config, dtype, device).model
+
+    def prepare(self, pixels: Pixels, among: int) -> Picture:
+        """`pixels` RGB uint8 [h, w, 3]; `among`: how many pictures its prompt has. Raises ValueError."""
+        raise NotImplementedError
+
+    def encode(self, pictures: Sequence[Picture]) -> list[Any]:
+        """Tensors, one for each picture of a bucket."""
+        raise NotImplementedError
+
+    def _prepared(self, pixels: Pixels, **more: Any) -> Any:
+        return self._processor(images=[pixels], return_tensors="np", input_data_format="channels_last", **more)
+
+    def _put(self, pictures: Sequence[Picture], name: str) -> Any:
+        """One array of all pictures, on the device."""
+        import torch
+
+        joined = torch.from_numpy(np.concatenate([picture.arrays[name] for picture in pictures])).to(self.device)
+        return joined.to(self.dtype) if joined.is_floating_point() else joined
