@@ -195,7 +195,7 @@ class Stack:
             found = {c["id"]: c for c in (await self.clients[0].get("/components")).json()["components"]}
             return sum(w["ready"] for w in found[component]["workers"]) >= count
 
-        await eventually(there, within=within, every=0.05)
+        await eventually(there, within=within, every=0.2)  # each look takes time from those that start
 
     async def keep_alive(self, stop: asyncio.Event) -> None:
         """Starts dead children again, without their crash point, until `stop`; what a supervisor does."""

@@ -1,4 +1,4 @@
-"""One running stack per module with two gateways, and clients of it."""
+"""One running stack with two gateways for all modules, and clients of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def urls_of(stack: Stack) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in stack.ports]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stack() -> AsyncIterator[Stack]:
     async with Stack(gateways=2, dispatchers=1, replicas=1) as running:
         for name in ("one", "chain", "mixed", "twice"):
@@ -29,13 +29,13 @@ async def stack() -> AsyncIterator[Stack]:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(urls_of(stack), admin_token=stack.admin) as running:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """A stack with examples/spoken_answer.py, with stand-ins for its models, and the app of docs/websocket.md."""
     site = tmp_path_factory.mktemp("site")

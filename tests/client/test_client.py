@@ -30,7 +30,7 @@ from tests.e2e.apps import APPS, chain, mixed, one
 from tests.stack import Stack, free_port
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class Question(BaseModel):

@@ -20,7 +20,7 @@ from tests.e2e.apps import chain, mixed
 from tests.stack import Stack
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def cuts_of(seed: int, most: int) -> Iterator[int | None]:

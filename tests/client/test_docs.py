@@ -64,7 +64,7 @@ def test_every_block_is_known() -> None:
     assert [MODULE.findall(b.code)[0] for b in MODULES] == ["cornstalk.mjs", "speak.mjs"]
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("block", RUNNABLE, ids=lambda b: f"{b.language}-line-{b.line}")
 async def test_block(spoken: Stack, tmp_path: Path, block: Block) -> None:
     (tmp_path / "question.wav").write_bytes(WAV)

@@ -24,7 +24,7 @@ from tests.e2e.apps import APPS
 from tests.stack import Stack
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ASK = Path(__file__).parent / "node" / "ask.mjs"
 TEXT = "".join(WORDS)

@@ -17,7 +17,7 @@ from tests.client.standin.standin import QUESTION, WORDS
 from tests.client.standin.standin import spoken as speech_of
 from tests.stack import Stack
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TEXT = "".join(WORDS)
 

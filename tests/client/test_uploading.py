@@ -169,7 +169,7 @@ async def put_bytes(stack: Stack, content: bytes) -> int:
     return int(answer.headers.get("upload-offset", 0))
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_large_file_goes_on_after_cuts(stack: Stack) -> None:
     """Each connection is cut after two parts or so; the first gateway is cut before the second one goes on."""
     sound = sound_of(12 * PART, 1)
@@ -187,7 +187,7 @@ async def test_a_large_file_goes_on_after_cuts(stack: Stack) -> None:
     assert await put_bytes(stack, sound) == len(sound)
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_an_upload_is_a_field_of_any_model(stack: Stack, client: AsyncClient, tmp_path: Path) -> None:
     sound, small = sound_of(LARGE, 2), sound_of(100, 3)
     path = tmp_path / "sound.wav"
@@ -202,7 +202,7 @@ async def test_an_upload_is_a_field_of_any_model(stack: Stack, client: AsyncClie
     assert beside.response == mixed("m", sound=small, files=[small])
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_client_for_threads_sends_large_files_too(stack: Stack) -> None:
     sound = sound_of(LARGE + PART, 4)
 
@@ -217,7 +217,7 @@ async def test_the_client_for_threads_sends_large_files_too(stack: Stack) -> Non
         assert proxy.resets == 1
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_large_file_takes_of_the_deadline(stack: Stack) -> None:
     never: itertools.repeat[int | None] = itertools.repeat(None)
     async with CuttingProxy(stack.ports[0], never, itertools.repeat(1000)) as proxy, AsyncClient(proxy.url) as client:
