@@ -7,6 +7,7 @@ CornstalkError
 │   └── UnsupportedMedia
 ├── Refused (429)          try again after `retry_after` seconds
 │   └── Unavailable (503)
+├── OtherRelease (503)     only a gateway of another release can go on with a request
 ├── RequestFailed          a request ended failed, cancelled or expired
 ├── TaskError              a unit task failed; raised at its call, so user code may catch it
 ├── EngineError            an engine could not do one item
@@ -116,6 +117,14 @@ class Unavailable(Refused):
 
     code = "unavailable"
     status = 503
+
+
+class OtherRelease(CornstalkError):
+    """Raised when a request was begun by another release of Cornstalk or Python: replayed here it might go astray."""
+
+    code = "other_release"
+    status = 503
+    retryable = True
 
 
 class RequestFailed(CornstalkError):

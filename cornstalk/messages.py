@@ -158,6 +158,7 @@ class Graph(Message, frozen=True, kw_only=True):
     nodes: tuple[Node, ...] = ()
     cuts: tuple[str, ...] = ()
     closed: bool = False  # the pass came to its end: no further node is expected (docs/decisions/002)
+    release: str = ""  # what recorded it: cornstalk/release.py
     streams: dict[str, tuple[str, str]] = {}  # serve returned: stream field -> (token, output), as clients are told
 
 

@@ -19,7 +19,7 @@ from broker.crash import crash_at
 from broker.errors import BrokerError
 from cornstalk.app import App
 from cornstalk.blame import failure
-from cornstalk.errors import CornstalkError
+from cornstalk.errors import CornstalkError, OtherRelease
 from cornstalk.large import Spooled, without_large
 from cornstalk.live import LiveRequest
 from cornstalk.messages import Error, Finish
@@ -51,6 +51,9 @@ class Driver:
             await self._answer(await (self._part.run() if self._app.serve is None else self._serve()))
         except Ended:
             pass
+        except OtherRelease as error:  # both began at once, and its pass was stored first
+            log.warning("request %s is left to who drives it: %s", self._journal.accepted.request, error)
+            await self._over()
         except (CornstalkError, BrokerError, TypeError) as error:
             await self._fail(error)
         except Exception as error:

@@ -17,6 +17,7 @@ from cornstalk.app import App
 from cornstalk.errors import AppError, BadInput
 from cornstalk.messages import Finish
 from cornstalk.records import AppRecord
+from cornstalk.release import check_release
 from gateway.answers import answer, describe, failure, read_state, whole_response
 from gateway.components import describe_components
 from gateway.encode import to_json
@@ -121,6 +122,8 @@ async def resume(request_id: str, request: Request) -> Response:
     service = service_of(request)
     state = await read_state(service.facts, checked_id(request_id))
     app = None
+    if state.finish is None:
+        check_release(state.graphs.values())
     if state.accepted is not None:
         app = await service.apps.version(state.accepted.app, state.accepted.app_version)
     return _sse(service, app, request_id, _last_event_id(request))

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from broker.connection import Broker
 from broker.crash import crash_at
 from broker.errors import BrokerError, QueueFull
@@ -20,6 +22,7 @@ from cornstalk.errors import RecordError
 from cornstalk.graph import State, decide
 from cornstalk.messages import INPUT, Accepted, End, Error, Finish, Graph, Node, WorkItem, decode, encode
 from cornstalk.record import Pass, Result
+from cornstalk.release import RELEASE, check_release
 from cornstalk.task import UnitTask
 from cornstalk.types import Port
 from gateway.follow import Following
@@ -57,7 +60,8 @@ class Journal:
         self._results: dict[str, tuple[End, Result]] = {}
 
     def nodes(self, path: str) -> list[Node]:
-        """The log of one composite call and of what it calls, without cut nodes."""
+        """The log of one composite call and of what it calls, without cut nodes. Raises OtherRelease."""
+        check_release(self.state.graphs.values())
         return [n for n in self.state.log_nodes() if n.id.startswith(path)]
 
     def cuts(self, path: str) -> int:
@@ -143,7 +147,7 @@ class Journal:
     async def _store_graph(self, graph: Graph) -> bool:
         put = await self._facts.put(
             graph_subject(self.accepted.request, graph.index),
-            encode(graph),
+            encode(msgspec.structs.replace(graph, release=RELEASE)),
             deadline=self.accepted.deadline,
             unless=finish_subject(self.accepted.request),
             ttl=fact_ttl(self.accepted.deadline),

@@ -23,6 +23,7 @@ from cornstalk.app import App
 from cornstalk.errors import BadInput, UnknownRequest
 from cornstalk.live import live_request
 from cornstalk.messages import Accepted, Cancel, Finish, Status, decode, encode
+from cornstalk.release import check_release
 from gateway.answers import unknown
 from gateway.apps import Apps
 from gateway.drive import Driver
@@ -172,7 +173,10 @@ class Requests:
                 run.leaving = asyncio.create_task(self._leave(run))
 
     async def run(self, request: str) -> Run | Finish:
-        """The run of a request on this gateway, or the Finish of one that has ended. Raises UnknownRequest."""
+        """The run of a request on this gateway, or the Finish of one that has ended.
+
+        Raises UnknownRequest, and OtherRelease when only a gateway of another release can drive it.
+        """
         if (run := self._runs.get(_token(request))) is not None:
             return run
         adopting = self._adopting.get(request)
@@ -223,6 +227,7 @@ class Requests:
                 return state.finish
             if state.accepted is None:
                 raise unknown(request)
+            check_release(state.graphs.values())
             app = await self._apps.version(state.accepted.app, state.accepted.app_version)
             return await self._begin(app, state.accepted, following)
         except BaseException:
