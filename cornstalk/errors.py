@@ -13,6 +13,7 @@ CornstalkError
 ├── EngineError            an engine could not do one item
 │   └── LineageDiverged    what was made again is not what was stored
 ├── AppError               an app cannot be loaded or deployed
+│   └── Quarantined (503)  an app held up its gateway, and is out of service
 ├── SetupError             this machine lacks something; says what to do
 ├── Unreachable            to a client: no gateway answers
 ├── TimedOut               to a client: the end of a request did not come in time
@@ -184,6 +185,13 @@ class AppError(CornstalkError):
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
         self.line = line
+
+
+class Quarantined(AppError):
+    """Raised when a pass of this app version did not come back: it would hold up every gateway that runs it."""
+
+    code = "app_quarantined"
+    status = 503
 
 
 class SetupError(CornstalkError):

@@ -28,6 +28,7 @@ class AppRecord(Message, frozen=True, kw_only=True):
     source: str
     components: dict[str, ComponentSpec] = {}  # by component id
     deployed_at: float = 0.0
+    quarantined: str = ""  # line of a pass that did not come back: nobody runs it until it is deployed again
     retired_at: float = 0.0  # of a version: since when new requests get another one; 0: they get this one
 
 

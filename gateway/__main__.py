@@ -27,9 +27,11 @@ from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
 from gateway.origins import Origins
+from gateway.quarantine import quarantine
 from gateway.service import Service
 from gateway.sockets import CONNECTIONS
 from gateway.uploads import BODY_LIMIT
+from gateway.watchdog import Watchdog
 
 PONG_WAIT: Final = 60.0
 """Seconds after which a WebSocket client that does not answer pings is gone; while its input waits it reads none."""
@@ -160,6 +162,7 @@ def main() -> None:
     logging.basicConfig(level=os.environ.get("CORNSTALK_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
     config = read_config(sys.argv[1:])
     signal.signal(signal.SIGTERM, _ended)
+    Watchdog.shared().on_stuck = quarantine
     try:
         uvloop.run(serve(config))
     except BrokerError as error:

@@ -13,7 +13,7 @@ from broker.connection import Broker
 from broker.registry import Registry
 from broker.subjects import APPS, COMPONENTS, token
 from cornstalk.app import App, load_app
-from cornstalk.errors import AppError, Refused, TooLarge, UnknownApp
+from cornstalk.errors import AppError, Quarantined, Refused, TooLarge, UnknownApp
 from cornstalk.messages import decode, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
 
@@ -34,11 +34,15 @@ class Apps:
         self._loaded: OrderedDict[tuple[str, str], App] = OrderedDict()
 
     async def current(self, name: str) -> App:
-        """The version that new requests get. Raises UnknownApp."""
-        return self._load(await self._record(name))
+        """The version that new requests get. Raises UnknownApp, Quarantined."""
+        return self._load(_allowed(await self._record(name)))
+
+    async def to_drive(self, name: str, version: str) -> App:
+        """The version on which a request began, for who would run its passes. Raises UnknownApp, Quarantined."""
+        return self._load(_allowed(await self._record(name, version)))
 
     async def version(self, name: str, version: str) -> App:
-        """The version on which a request began. Raises UnknownApp."""
+        """The version on which a request began, for who only looks at its types. Raises UnknownApp."""
         if (app := self._loaded.get((name, version))) is not None:
             return app
         return self._load(await self._record(name, version))
@@ -107,7 +111,7 @@ class Apps:
 
     def _loaded_or_why(self, record: AppRecord) -> App | AppError:
         try:
-            return self._load(record)
+            return self._load(_allowed(record))
         except AppError as error:
             return error
 
@@ -124,6 +128,15 @@ class Apps:
         self._loaded[app.name, app.version] = app
         if len(self._loaded) > LOADED:
             self._loaded.popitem(last=False)
+
+
+def _allowed(record: AppRecord) -> AppRecord:
+    if record.quarantined:
+        raise Quarantined(
+            f"app {record.name!r} is out of service: a pass of it did not come back, at {record.quarantined}, and held "
+            "up its gateway; deploy a version that neither computes nor blocks there"
+        )
+    return record
 
 
 def _key(name: str) -> str:

@@ -54,7 +54,7 @@ class Part:
             cuts=self._journal.cuts(self._path),
             path=self._path,
         )
-        with self._watchdog.watch(self._app):
+        with self._watchdog.watch(accepted.app, accepted.app_version):
             outcome = run.run(self._task, self._request)
         if outcome.error is not None:
             raise outcome.error

@@ -13,14 +13,14 @@ from broker.connection import Broker, Subscription
 from broker.crash import crash_at
 from broker.errors import BrokerError, DeadlineExceeded
 from broker.facts import Facts
-from broker.lifetimes import fact_ttl
+from broker.lifetimes import FACT_GRACE, fact_ttl
 from broker.patience import until_room
 from broker.requests import Message
 from broker.subjects import ALL_ATTACH_PROBES, attach_hint, attach_probe, cancel_hint, drive, finish, token
 from broker.subjects import accepted as accepted_subject
 from broker.subjects import cancel as cancel_subject
 from cornstalk.app import App
-from cornstalk.errors import BadInput, UnknownRequest
+from cornstalk.errors import BadInput, Quarantined, UnknownRequest
 from cornstalk.live import live_request
 from cornstalk.messages import Accepted, Cancel, Finish, Status, decode, encode
 from cornstalk.release import check_release
@@ -35,8 +35,8 @@ from gateway.values import Values
 
 log = logging.getLogger(__name__)
 
-CANCEL_WAIT: Final = 10.0
-"""Seconds that storing a cancel may take."""
+END_WAIT: Final = 10.0
+"""Seconds that storing a cancel, or the end of what nobody can drive, may take."""
 QUEUE_WAIT: Final = 5.0
 """Seconds that queueing a request again may take."""
 ASK_WAIT: Final = 0.1
@@ -199,7 +199,7 @@ class Requests:
         await self._facts.put(
             cancel_subject(request),
             encode(Cancel(reason=reason)),
-            deadline=time.time() + CANCEL_WAIT,
+            deadline=time.time() + END_WAIT,
             ttl=fact_ttl(accepted.deadline),
             patient=False,
         )
@@ -228,11 +228,25 @@ class Requests:
             if state.accepted is None:
                 raise unknown(request)
             check_release(state.graphs.values())
-            app = await self._apps.version(state.accepted.app, state.accepted.app_version)
+            app = await self._apps.to_drive(state.accepted.app, state.accepted.app_version)
             return await self._begin(app, state.accepted, following)
+        except Quarantined as error:
+            await following.close()
+            return await self._give_up(request, error)
         except BaseException:
             await following.close()
             raise
+
+    async def _give_up(self, request: str, error: Quarantined) -> Finish:
+        """Ends a request that nobody can drive. The stored Finish, whoever wrote it."""
+        put = await self._facts.put(
+            finish(request),
+            encode(Finish(status="failed", error=error.to_message())),
+            deadline=time.time() + END_WAIT,
+            ttl=FACT_GRACE,
+            patient=False,
+        )
+        return decode(Finish, put.data)
 
     async def _begin(self, app: App, accepted: Accepted, following: Following) -> Run:
         """Begins to drive, unless another client of this gateway was faster: one run holds all of its clients.

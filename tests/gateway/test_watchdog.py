@@ -22,9 +22,9 @@ def test_a_long_pass_is_named_with_the_line_of_its_app(caplog: pytest.LogCapture
     scope: dict[str, Any] = {"library": endless}
     exec(compile("def invoke(q):\n    return library(q)\n", f"{APP_FILE}1>/slow.py", "exec"), scope)
     watchdog = Watchdog()
-    with watchdog.watch("quick"):
+    with watchdog.watch("quick", "1"):
         pass
-    with watchdog.watch("slow"):
+    with watchdog.watch("slow", "1"):
         scope["invoke"](caplog)
     (record,) = caplog.records
     assert "a pass of app slow has run for over 1 s, at <app 1>/slow.py:2;" in record.getMessage()
