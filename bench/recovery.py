@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from bench.raw import RawQueue
 from broker.connection import Broker
 from broker.facts import Facts
-from broker.pull import Delivery, PullLoop
 from broker.registry import Registry
-from broker.subjects import WORKERS, parse_run, work
-from broker.topology import ensure_component
+from broker.subjects import WORKERS, parse_run
 from cornstalk.messages import End, decode
 from cornstalk.records import WorkerBeat
 from sidecar.client import SidecarClient
@@ -38,19 +37,16 @@ LATE: Final = 0.99
 
 async def run(rounds: int = 5) -> dict[str, Any]:
     """One JSON object: p50 and p99 of kill -> claimed elsewhere, in ms."""
-    async with Stack(gateways=1) as stack:
+    async with Stack(gateways=1) as stack, RawQueue(stack.broker) as queue:
         (component,) = (await stack.deploy(APP))["components"]
         workers = [stack.children[f"{component}@{i}"] for i in range(stack.replicas)]
         sidecar = await SidecarClient.connect(stack.socket, name="bench", quota=0)
-        raw = HandedBack(stack.broker)
-        await raw.start()
         took: list[float] = []
         floors: list[float] = []
         for _ in range(rounds):
-            floors.append(statistics.median([await raw.once() for _ in range(PROBES)]))
+            floors.append(statistics.median([await _handed_back(queue) for _ in range(PROBES)]))
             for kill in range(KILLS):
                 took += await _kill(stack, workers, workers[kill % len(workers)], sidecar)
-        await raw.stop()
         await sidecar.close()
     took.sort()
     p50, p99 = statistics.median(took), took[min(len(took) - 1, int(len(took) * LATE))]
@@ -103,31 +99,13 @@ async def _claimed(broker: Broker, request: str) -> float:
     return end.times.claimed
 
 
-class HandedBack:
-    """-NAK -> delivered again, on a work queue of its own: what JetStream itself takes."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._got: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._pull = PullLoop(broker, "WORK_raw", "interactive", self._take, credits=16)
-
-    async def start(self) -> None:
-        await ensure_component(self._broker, "raw")
-        await self._pull.start()
-
-    async def stop(self) -> None:
-        await self._pull.stop()
-
-    async def once(self) -> float:
-        """Milliseconds."""
-        await self._broker.publish_stored(work("raw", "interactive"), b"x" * 400, deadline=time.time() + 10)
-        first = await self._got.get()
-        began = time.perf_counter()
-        await first.nak(0.0)
-        second = await self._got.get()
-        took = (time.perf_counter() - began) * 1000
-        await second.ack()
-        return took
-
-    async def _take(self, delivery: Delivery) -> None:
-        self._got.put_nowait(delivery)
+async def _handed_back(queue: RawQueue) -> float:
+    """Milliseconds of -NAK -> delivered again."""
+    await queue.put()
+    first = await queue.taken()
+    began = time.perf_counter()
+    await first.nak(0.0)
+    second = await queue.taken()
+    took = (time.perf_counter() - began) * 1000
+    await second.ack()
+    return took
