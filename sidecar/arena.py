@@ -1,6 +1,7 @@
 """Memory that processes share: one memfd per arena, populated before use, sealed so that only its producer writes.
 
-A memfd has no name: whatever dies, the kernel takes the pages back with the last mapping.
+A memfd has no name: whatever dies, the kernel takes the pages back with the last mapping. Behind the bytes for tensors
+lie the seals, with which the producer says what it has committed (`sidecar.board`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from sidecar.allocator import UNIT, rounded
 from sidecar.errors import Denied
 
 MADV_POPULATE_READ: Final = 22
@@ -21,6 +23,8 @@ F_SEAL_FUTURE_WRITE: Final = 0x10
 SEALS: Final = F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 STEP: Final = 16 << 20
 """Bytes populated by one call."""
+SEAL: Final = 16
+"""Bytes of the seal of one unit."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _madvise = _libc.madvise
@@ -31,28 +35,36 @@ class Mapping:
     """One mapping of an arena; unmapped when nothing refers to it any more, views included."""
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
-        """Takes over `descriptor` (closed here). Raises Denied if the arena is smaller than told, OSError."""
+        """Takes over `descriptor` (closed here). `size`: bytes for tensors. Raises Denied if it is smaller, OSError."""
+        whole = _whole(size)
         try:
-            if os.fstat(descriptor).st_size < size:
+            if os.fstat(descriptor).st_size < whole:
                 raise Denied("the arena is smaller than told")
             protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            self._mmap = mmap.mmap(descriptor, size, prot=protection)
+            self._mmap = mmap.mmap(descriptor, whole, prot=protection)
         finally:
             os.close(descriptor)
         self.size = size
         self.address = _address(self._mmap)
+        self.seals = memoryview(self._mmap)[size : size + size // UNIT * SEAL].cast("Q")
 
     def populate(self, *, writable: bool) -> None:
         """Fills the page table, so that no later touch faults. May block for 0.1 to 1 s per GiB; not under the GIL."""
-        _populate(self.address, self.size, MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ)
+        _populate(self.address, _whole(self.size), MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ)
 
 
 def create(size: int) -> int:
     """Descriptor of a new arena whose pages all exist. Blocks for seconds per GiB; raises OSError if memory is short.
 
-    Nothing stays mapped here: the pages belong to the arena, not to this process.
+    `size`: bytes for tensors, a multiple of the unit. Nothing stays mapped here: the pages belong to the arena, not to
+    this process.
     """
-    descriptor = os.memfd_create("cornstalk-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    return new("cornstalk-arena", _whole(size))
+
+
+def new(name: str, size: int) -> int:
+    """Descriptor of `size` bytes of zeros, populated, that can be sealed. Raises OSError."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
         with mmap.mmap(descriptor, size) as mapping:
@@ -88,6 +100,10 @@ def available() -> int:
             if name == "MemAvailable":
                 return int(value.split()[0]) * 1024
     raise OSError("no MemAvailable in /proc/meminfo")
+
+
+def _whole(size: int) -> int:
+    return size + rounded(size // UNIT * SEAL)
 
 
 def _populate(address: int, size: int, advice: int) -> None:

@@ -6,6 +6,9 @@
 A granted block belongs to a connection, a committed one to (request, node, generation, attempt): it survives its
 producer. Any number of readers may lease a committed block, again after a crash; a lease ends with its connection. A
 released block gives no new lease and is freed when none is open: memory that somebody reads is never given out again.
+
+A lease without a round trip is a pin (`sidecar.board`): it is looked for when a block is released, and known from then
+on. Producers say by themselves that a block can be read, so no block, committed or not, is freed under a pin.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sidecar.board import Board
 from sidecar.dtypes import nbytes_of
 from sidecar.errors import Denied, Gone, StaleEpoch
 from sidecar.messages import Owner, Tensor
@@ -43,12 +47,18 @@ class _Block:
     expires: float = 0.0
     released: bool = False
     leases: set[int] = field(default_factory=set)
+    pinned: set[int] = field(default_factory=set)  # peers, once it is released
+
+    @property
+    def free(self) -> bool:
+        return self.released and not self.leases and not self.pinned
 
 
 @dataclass(slots=True)
 class _Peer:
     blocks: set[int] = field(default_factory=set)
     leases: dict[int, int] = field(default_factory=dict)  # lease -> block
+    pinned: set[int] = field(default_factory=set)  # released blocks
 
 
 class Book:
@@ -57,8 +67,9 @@ class Book:
     A peer is a connection, named by a number that is never used again.
     """
 
-    def __init__(self, host: str, epoch: str) -> None:
+    def __init__(self, host: str, epoch: str, board: Board) -> None:
         self.host, self.epoch = host, epoch
+        self._board = board
         self.granted_bytes = self.committed_bytes = self.expired = 0
         self._ids = itertools.count(1)
         self._blocks: dict[int, _Block] = {}
@@ -74,7 +85,7 @@ class Book:
 
     @property
     def leases(self) -> int:
-        return sum(len(peer.leases) for peer in self._peers.values())
+        return sum(len(peer.leases) for peer in self._peers.values()) + self._board.pins
 
     def grant(self, peer: int, place: Place, size: int) -> int:
         """A new block at a free place; its number."""
@@ -82,12 +93,13 @@ class Book:
         self._blocks[block.id] = block
         self._at[place] = block.id
         self._peers[peer].blocks.add(block.id)
+        self._board.show(block.id)
         self.granted_bytes += size
         return block.id
 
     def abort(self, peer: int, number: int) -> list[Place]:
         """Raises Denied unless `peer` was granted the block and has not committed it."""
-        return self._free(self._granted(peer, number))
+        return self._release([self._granted(peer, number)])
 
     def commit(self, peer: int, number: int, tensor: Tensor, *, expires: float, hold: bool, now: float) -> list[Place]:
         """The block is whole. Raises Denied, and leaves it granted, if the header does not fit the block.
@@ -127,6 +139,15 @@ class Book:
         block.leases.discard(lease)
         return self._free_if_over([block])
 
+    def unpinned(self, peer: int, number: int) -> list[Place]:
+        """The peer took a pin back. Nothing, if it was not seen or is there again."""
+        block = self._blocks.get(number)
+        if block is None or peer not in block.pinned or self._board.pinned(peer, number):
+            return []
+        block.pinned.discard(peer)
+        self._peers[peer].pinned.discard(number)
+        return self._free_if_over([block])
+
     def release(self, request: str, node: str | None = None, gen: int | None = None) -> list[Place]:
         """Nobody will need the request (the generation) any more. Granted blocks are not touched."""
         return self._release(
@@ -156,21 +177,22 @@ class Book:
         return self._release(due)
 
     def close(self, peer: int) -> list[Place]:
-        """The connection ended: its leases end, its granted blocks are freed, its committed ones live on."""
+        """The connection ended: its leases end, its granted blocks are released, its committed ones live on."""
+        self._board.forget(peer)
         gone = self._peers.pop(peer, None)
         if gone is None:
             return []
-        freed = [place for number in gone.blocks for place in self._free_granted(self._blocks[number])]
-        leased = []
-        for lease, number in gone.leases.items():
-            block = self._blocks[number]
-            block.leases.discard(lease)
-            leased.append(block)
-        return freed + self._free_if_over(leased)
+        read = [self._blocks[number] for number in (*gone.leases.values(), *gone.pinned)]
+        for block in read:
+            block.leases -= gone.leases.keys()
+            block.pinned.discard(peer)
+        granted = [block for number in gone.blocks if (block := self._blocks[number]).tensor is None]
+        self._retire(granted)
+        return self._free_if_over([*read, *granted])
 
     def _granted(self, peer: int, number: int) -> _Block:
         block = self._blocks.get(number)
-        if block is None or block.producer != peer or block.tensor is not None:
+        if block is None or block.producer != peer or block.tensor is not None or block.released:
             raise Denied(f"block {number} is not granted to this connection")
         return block
 
@@ -191,18 +213,22 @@ class Book:
 
     def _release(self, blocks: Iterable[_Block]) -> list[Place]:
         released = list(blocks)
-        for block in released:
-            block.released = True
+        self._retire(released)
         return self._free_if_over(released)
 
+    def _retire(self, blocks: list[_Block]) -> None:
+        for block in blocks:
+            if not block.released:
+                block.released = True
+                for peer in self._board.hide(block.id):
+                    block.pinned.add(peer)
+                    self._peers[peer].pinned.add(block.id)
+
     def _free_if_over(self, blocks: list[_Block]) -> list[Place]:
-        over = {block.id: block for block in blocks if block.released and not block.leases}
-        return [place for block in over.values() for place in self._free(block)]
+        over = {block.id: block for block in blocks if block.free}
+        return [self._free(block) for block in over.values()]
 
-    def _free_granted(self, block: _Block) -> list[Place]:
-        return self._free(block) if block.tensor is None else []
-
-    def _free(self, block: _Block) -> list[Place]:
+    def _free(self, block: _Block) -> Place:
         del self._blocks[block.id], self._at[block.place]
         if block.producer in self._peers:
             self._peers[block.producer].blocks.discard(block.id)
@@ -214,4 +240,4 @@ class Book:
             of_request.discard(block.id)
             if not of_request:
                 del self._of_request[block.tensor.request]
-        return [block.place]
+        return block.place

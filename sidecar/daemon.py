@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from sidecar import messages
+from sidecar import board, messages
 from sidecar.blocks import Book
+from sidecar.board import Board
 from sidecar.errors import Denied, Gone, SidecarError, StaleEpoch
 from sidecar.listener import Listener
 from sidecar.memory import Memory
@@ -39,10 +40,6 @@ SWEEP: Final = 0.5
 """Seconds between looks at expired blocks."""
 
 
-AWAKE: Final = 150e-6
-"""Seconds of CPU a commit may cost. Chosen by trying: direct write -> view of 64 KiB went from 0.21 to 0.10 ms."""
-
-
 class Daemon:
     """One life of a sidecar; its random epoch stands in every Ref that it makes."""
 
@@ -54,13 +51,14 @@ class Daemon:
         self.host, self.epoch = host, secrets.token_hex(8)
         self._nak = nak
         self._transport: Transport = OneHost()
-        self._book = Book(host, self.epoch)
+        live, self._board_descriptor = board.make_board()
+        self._board = Board(live)
+        self._book = Book(host, self.epoch, self._board)
         self._peers: dict[int, Peer] = {}
         self._memory = Memory(self._book, total, self._peers)
         self._keys = itertools.count(1)
         self._missed: deque[tuple[Peer, messages.Get]] = deque()
         self._refused = 0
-        self._awake_until = 0.0
         self._buffer = memoryview(bytearray(messages.MAX_MESSAGE))
         self._pulls: set[asyncio.Task[None]] = set()
         self._handlers: dict[type, Callable[[Peer, Any], object]] = {
@@ -72,6 +70,7 @@ class Daemon:
             messages.Commit: self._commit,
             messages.Get: self._get,
             messages.EndLease: lambda peer, r: self._memory.freed(self._book.end_lease(peer.key, r.lease)),
+            messages.Unpinned: lambda peer, r: self._memory.freed(self._book.unpinned(peer.key, r.block)),
             messages.Will: self._will,
             messages.WillDone: lambda peer, r: peer.wills.pop(r.item, None),
             messages.Drop: lambda peer, r: self._memory.freed(self._book.drop(peer.key, r.owner)),
@@ -97,6 +96,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._pulls, return_exceptions=True)
         await self._memory.close()
+        os.close(self._board_descriptor)
 
     def release(self, releases: list[messages.Release]) -> None:
         """The dispatcher says that nobody needs these any more."""
@@ -213,15 +213,26 @@ class Daemon:
     def _hello(self, peer: Peer, request: messages.Hello) -> None:
         if peer.name or not request.name:
             raise Denied("one hello with a name")
-        if request.v > messages.VERSION:
-            raise Denied(f"protocol version {request.v}, this sidecar speaks {messages.VERSION}: update it")
+        if request.v != messages.VERSION:
+            raise Denied(f"protocol version {request.v}, this sidecar speaks {messages.VERSION}: update the older one")
         if request.quota < 0 or request.limit < 0:
             raise Denied("negative quota or limit")
         total = self._memory.pool.total
         peer.name, peer.quota, peer.limit = request.name, request.quota, min(request.limit, total)
-        peer.send(messages.Welcome(request.id, self.host, self.epoch, total))
+        self._welcome(peer, messages.Welcome(request.id, self.host, self.epoch, total))
         if peer.quota:
             self._memory.grow(peer, min(peer.quota, peer.limit))
+
+    def _welcome(self, peer: Peer, welcome: messages.Welcome) -> None:
+        try:
+            page, descriptor = board.make_page()
+        except OSError as error:
+            log.error("no page for the pins of a client, which will ask for each tensor: %s", error)
+            peer.send(welcome)
+            return
+        self._board.enter(peer.key, page)  # before it can pin
+        peer.send(welcome, self._board_descriptor, descriptor)
+        os.close(descriptor)
 
     def _will(self, peer: Peer, request: messages.Will) -> None:
         if not request.reply or len(request.reply) > 512 or any(c in " \t\r\n*>" for c in request.reply):
@@ -235,20 +246,6 @@ class Daemon:
             peer.key, request.block, request.tensor, expires=request.expires, hold=request.hold, now=time.time()
         )
         self._memory.freed(freed)
-        self._stay_awake()
-
-    def _stay_awake(self) -> None:
-        """Readers ask for a tensor just after its commit: for AWAKE seconds the loop turns without sleeping."""
-        if self._awake_until == 0.0:
-            self._loop.call_soon(self._turn)
-        self._awake_until = self._loop.time() + AWAKE
-
-    def _turn(self) -> None:
-        if self._loop.time() < self._awake_until:
-            os.sched_yield()  # the producer, or its reader, may need this very core
-            self._loop.call_soon(self._turn)
-        else:
-            self._awake_until = 0.0
 
     def _get(self, peer: Peer, request: messages.Get) -> None:
         if request.tensor.host != self.host:
@@ -283,9 +280,9 @@ class Daemon:
         lease = self._book.lease(peer.key, tensor)
         held = self._memory.pool.get(tensor.arena)
         assert held is not None
-        descriptor = -1 if held.id in peer.arenas else held.descriptor
+        descriptors = () if held.id in peer.arenas else (held.descriptor,)
         peer.arenas.add(held.id)
-        peer.send(messages.Leased(number, lease, held.id, held.size), descriptor)
+        peer.send(messages.Leased(number, lease, held.id, held.size), *descriptors)
 
     async def _pull(self, peer: Peer, request: messages.Get) -> None:
         try:

@@ -14,22 +14,24 @@ import socket
 import threading
 import time
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Self
 
 import msgspec
 
-from sidecar import messages
+from sidecar import board, messages
 from sidecar.arena import Mapping
+from sidecar.board import Pins
 from sidecar.errors import BY_CODE, Denied, SidecarDown, SidecarError, Timeout
 from sidecar.mapper import Mapper
-from sidecar.messages import PUSHED
+from sidecar.messages import PUSHED, Tensor
 from sidecar.views import Root, span
 
 log = logging.getLogger(__name__)
 
-_ANCILLARY: Final = socket.CMSG_SPACE(4)
+_ANCILLARY: Final = socket.CMSG_SPACE(8)
 SPIN: Final = 100e-6
 """Seconds for which a reply is looked for before the event loop is entered: most come by then, 40 us earlier so."""
 MAX_OUTGOING: Final = 65536
@@ -64,6 +66,7 @@ class Link:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._outgoing: deque[bytes] = deque()
         self._read_only: dict[int, asyncio.Task[Mapping]] = {}
+        self._pins: Pins | None = None
         self._tail = _Tail()
         self._poller = select.poll()
         self._poller.register(connection.fileno(), select.POLLIN)
@@ -131,14 +134,18 @@ class Link:
             else:
                 os.sched_yield()  # the daemon may need this very core
 
-    def post(self, request: messages.Request) -> None:
-        """One-way, in order, never blocks. Raises SidecarDown."""
+    def post(self, request: messages.Request) -> bool:
+        """One-way, in order, never blocks. True if the daemon gets it even when this process is killed now.
+
+        Raises SidecarDown.
+        """
         if self.lost:
             raise SidecarDown("the sidecar has died")
         data = messages.encode(request)
         if len(data) > messages.MAX_MESSAGE:
             raise Denied(f"a message of {len(data)} bytes, at most {messages.MAX_MESSAGE}")
-        if self._outgoing or not self._try(data):
+        sent = not self._outgoing and self._try(data)
+        if not sent:
             if not self._outgoing:
                 self._loop.add_writer(self._connection.fileno(), self._flush)
             self._outgoing.append(data)
@@ -146,6 +153,31 @@ class Link:
                 self._lose()
         if self.lost:
             raise SidecarDown("the sidecar has died")
+        return sent
+
+    def pin(self, tensor: Tensor) -> Root | None:
+        """A lease without a round trip: the root of its span. None: ask the daemon. Raises SidecarDown."""
+        mapped = self._read_only.get(tensor.arena)
+        if self._pins is None or mapped is None or not mapped.done() or mapped.exception() is not None:
+            return None
+        mapping = mapped.result()
+        block = board.sealed(mapping.seals, tensor)
+        if not block:
+            return None
+        if not self._pins.pin(block):
+            self.post(messages.Unpinned(block))
+            return None
+        try:
+            root = self.view(mapping, tensor.offset, tensor.nbytes)
+        except BaseException:
+            self._unpin(block)
+            raise
+        self.when_dead(root, lambda: self._unpin(block))
+        return root
+
+    def _unpin(self, block: int) -> None:
+        if self._pins is not None and self._pins.unpin(block):
+            self.post(messages.Unpinned(block))
 
     def view(self, mapping: Mapping, offset: int, nbytes: int) -> Root:
         """Root of a span; while it lives, so do the leases of this connection."""
@@ -153,7 +185,7 @@ class Link:
         root.tail = self._tail  # type: ignore[attr-defined]
         return root
 
-    def when_dead(self, root: Root, last: Callable[[], None]) -> weakref.finalize[Any, Any]:
+    def when_dead(self, root: Root, last: Callable[[], object]) -> weakref.finalize[Any, Any]:
         """`last` runs on the loop when no view of `root` is left, unless the link is lost by then."""
         finalizer = weakref.finalize(root, self._root_died, last)
         finalizer.atexit = False
@@ -188,6 +220,7 @@ class Link:
         self._outgoing.clear()
         self.own.clear()
         self._read_only.clear()
+        self._pins = None
         return self._connection.detach()
 
     def _lose(self) -> None:
@@ -195,14 +228,14 @@ class Link:
             os.close(self._hang_up())
             self._on_lost(self)
 
-    def _root_died(self, last: Callable[[], None]) -> None:
+    def _root_died(self, last: Callable[[], object]) -> None:
         here = threading.get_ident() == self._thread
         try:
             (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._run_unless_lost, last)
         except RuntimeError:
             pass  # the loop is closed, and the connection with it
 
-    def _run_unless_lost(self, last: Callable[[], None]) -> None:
+    def _run_unless_lost(self, last: Callable[[], object]) -> None:
         if not self.lost:
             try:
                 last()
@@ -237,18 +270,20 @@ class Link:
         if not data:
             self._lose()
             return
-        descriptor = int.from_bytes(ancillary[0][2][:4], "little") if ancillary else -1
+        descriptors = list(array("i", ancillary[0][2])) if ancillary else []
         if flags & socket.MSG_CTRUNC:
-            log.error("out of file descriptors: the sidecar's arena cannot be taken")
+            log.error("out of file descriptors: the sidecar's memory cannot be taken")
         try:
-            self._handle(messages.decode_reply(data), descriptor)
+            self._handle(messages.decode_reply(data), descriptors)
         except msgspec.MsgspecError as error:
             log.error("the sidecar speaks another protocol: %s", error)
             self._lose()
 
-    def _handle(self, reply: messages.Reply, descriptor: int) -> None:
-        if isinstance(reply, messages.Leased) and descriptor >= 0:
-            self._read_only[reply.arena] = self._mapper.start(self._mapper.read_only(descriptor, reply.size))
+    def _handle(self, reply: messages.Reply, descriptors: list[int]) -> None:
+        if isinstance(reply, messages.Leased) and descriptors:
+            self._read_only[reply.arena] = self._mapper.start(self._mapper.read_only(descriptors[0], reply.size))
+        elif isinstance(reply, messages.Welcome):
+            self._take_board(descriptors)
         if reply.id != PUSHED:
             future = self._pending.get(reply.id)
             if future is None or future.done():
@@ -258,7 +293,7 @@ class Link:
             else:
                 future.set_result(reply)
         elif isinstance(reply, messages.Arena):
-            self._mapper.start(self._adopt(reply, descriptor))
+            self._mapper.start(self._adopt(reply, descriptors[0] if descriptors else -1))
         elif isinstance(reply, messages.Forget):
             self.own.pop(reply.arena, None)
             self._read_only.pop(reply.arena, None)
@@ -274,6 +309,18 @@ class Link:
                 self.post(messages.EndLease(reply.lease))
         except SidecarDown:
             pass  # given back by its death
+
+    def _take_board(self, descriptors: list[int]) -> None:
+        try:
+            mapped = [
+                board.words_of(d, writable=writable) for d, writable in zip(descriptors, (False, True), strict=False)
+            ]
+        except (OSError, ValueError) as error:
+            log.error("the sidecar's board cannot be mapped, so each read asks the sidecar: %s", error)
+            return
+        if len(mapped) == 2:
+            live, page = mapped
+            self._pins = Pins(page, live)
 
     async def _adopt(self, offer: messages.Arena, descriptor: int) -> None:
         try:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from cornstalk.messages import Ref
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_MESSAGE: Final = 16384
 """Bytes of the longest datagram."""
 PUSHED: Final = 0
@@ -130,6 +130,12 @@ class EndLease(Request, frozen=True, tag="end"):
     lease: int
 
 
+class Unpinned(Request, frozen=True, tag="unpinned"):
+    """One-way: a pin of this block, which no longer lives, was taken back. Says nothing where there was none."""
+
+    block: int
+
+
 class Will(Request, frozen=True, tag="will"):
     """One-way: if this process dies, the daemon publishes -NAK to `reply`."""
 
@@ -162,7 +168,10 @@ class Reply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Welcome(Reply, frozen=True, tag="welcome"):
-    """`epoch` is this life of the daemon; `total` the bytes of all its arenas."""
+    """`epoch` is this life of the daemon; `total` the bytes of all its arenas.
+
+    With two descriptors, unless there are none left: the board, read-only, and the page for the pins of this client.
+    """
 
     host: str
     epoch: str
@@ -223,7 +232,7 @@ class Stats(Reply, frozen=True, tag="statistics"):
     granted_bytes: int  # reserved, not committed; spares of clients included
     committed_bytes: int
     blocks: int  # committed
-    leases: int
+    leases: int  # those without a round trip count once for each client
     waiters: int
     wills: int
     connections: int
@@ -231,7 +240,9 @@ class Stats(Reply, frozen=True, tag="statistics"):
     expired: int
 
 
-Requests = Hello | Mapped | Grant | Withdraw | Abort | Commit | Get | EndLease | Will | WillDone | Drop | GetStats
+Requests = (
+    Hello | Mapped | Grant | Withdraw | Abort | Commit | Get | EndLease | Unpinned | Will | WillDone | Drop | GetStats
+)
 Replies = Welcome | Arena | Forget | Granted | Leased | Failed | Stats
 
 encode = msgspec.msgpack.Encoder().encode

@@ -30,7 +30,7 @@ class Peer:
         self._connection = connection
         self._on_readable = on_readable
         self._loop = asyncio.get_running_loop()
-        self._outgoing: deque[tuple[bytes, int]] = deque()  # datagram, descriptor or -1
+        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()  # datagram, descriptors
         self._loop.add_reader(connection.fileno(), on_readable, self)
 
     def read(self, buffer: memoryview) -> int:
@@ -44,17 +44,17 @@ class Peer:
         except OSError:
             return 0
 
-    def send(self, message: Welcome | Arena | Forget | Granted | Leased | Failed | Stats, descriptor: int = -1) -> None:
+    def send(self, message: Welcome | Arena | Forget | Granted | Leased | Failed | Stats, *descriptors: int) -> None:
         """Sends or queues; a client that is gone is noticed by `read`."""
         if self.closed:
             return
         data = encode(message)
-        if self._outgoing or not self._try(data, descriptor):
+        if self._outgoing or not self._try(data, descriptors):
             if not self._outgoing:
                 self._loop.remove_reader(self._connection.fileno())
                 self._loop.add_writer(self._connection.fileno(), self._flush)
             # the arena may be gone, and its number in use again, before the client reads
-            self._outgoing.append((data, os.dup(descriptor) if descriptor >= 0 else -1))
+            self._outgoing.append((data, tuple(os.dup(descriptor) for descriptor in descriptors)))
 
     def close(self) -> None:
         """Idempotent. The pidfd stays open: see `close_pidfd`."""
@@ -64,9 +64,8 @@ class Peer:
         self._loop.remove_reader(self._connection.fileno())
         self._loop.remove_writer(self._connection.fileno())
         self._connection.close()
-        for _, descriptor in self._outgoing:
-            if descriptor >= 0:
-                os.close(descriptor)
+        for _, descriptors in self._outgoing:
+            _close(descriptors)
         self._outgoing.clear()
 
     def close_pidfd(self) -> None:
@@ -75,10 +74,10 @@ class Peer:
             os.close(self.pidfd)
             self.pidfd = -1
 
-    def _try(self, data: bytes, descriptor: int) -> bool:
+    def _try(self, data: bytes, descriptors: tuple[int, ...]) -> bool:
         try:
-            if descriptor >= 0:
-                socket.send_fds(self._connection, [data], [descriptor])
+            if descriptors:
+                socket.send_fds(self._connection, [data], list(descriptors))
             else:
                 self._connection.send(data)
         except BlockingIOError:
@@ -89,14 +88,18 @@ class Peer:
 
     def _flush(self) -> None:
         while self._outgoing:
-            data, descriptor = self._outgoing[0]
-            if not self._try(data, descriptor):
+            data, descriptors = self._outgoing[0]
+            if not self._try(data, descriptors):
                 return
             self._outgoing.popleft()
-            if descriptor >= 0:
-                os.close(descriptor)
+            _close(descriptors)
         self._loop.remove_writer(self._connection.fileno())
         self._loop.add_reader(self._connection.fileno(), self._on_readable, self)
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:

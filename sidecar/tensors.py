@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from cornstalk.messages import Ref
-from sidecar import views
+from sidecar import board, views
 from sidecar.errors import Denied, Gone, SidecarError
 from sidecar.link import Link
 from sidecar.messages import Abort, Commit, EndLease, Owner, Space, Tensor
@@ -66,10 +66,12 @@ class Block:
         """Raises SidecarDown if the daemon died since the grant, Denied for a header that is too long."""
         views_left = self._leave()
         try:
-            self._link.post(Commit(self._block, self._tensor, expires, views_left is not None))
+            told = self._link.post(Commit(self._block, self._tensor, expires, views_left is not None))
         except Denied:
             self._give_back(views_left)
             raise
+        if told:  # so the commit is not lost if this process is killed now
+            board.seal(self._link.own[self._tensor.arena].seals, self._block, self._tensor)
         if views_left is not None:
             self._link.when_dead(views_left, self._end_hold)
         self._ref = self._tensor.ref()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sidecar.blocks import LONGEST, Book, Place
+from sidecar.board import Board
 from sidecar.errors import Denied, Gone, StaleEpoch
 from sidecar.messages import Owner, Tensor
 
@@ -52,7 +53,7 @@ class Known:
 class Blocks(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.book = Book("h", "e")
+        self.book = Book("h", "e", Board([0] * 64))
         self.known: list[Known] = []
         self.freed: set[int] = set()  # offsets, each used once
         self.now = 1000.0
@@ -179,7 +180,7 @@ OWNER = Owner("r", "n", 0, "a")
 
 
 def book_with_block() -> tuple[Book, int, Place]:
-    book, place = Book("h", "e"), Place(1, 8192)
+    book, place = Book("h", "e", Board([0] * 64)), Place(1, 8192)
     return book, book.grant(1, place, SIZE), place
 
 

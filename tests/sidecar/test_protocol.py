@@ -38,13 +38,13 @@ class Raw:
             self.send(messages.GetStats(number + 2))
 
     def receive(self) -> Any:
-        data, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_MESSAGE, 1)
+        data, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_MESSAGE, 2)
         for descriptor in descriptors:
             socket.close(descriptor)
         return messages.decode_reply(data)
 
     def hello(self, quota: int = MIB) -> messages.Welcome:
-        self.send(messages.Hello(1, 1, "raw", quota, MIB))
+        self.send(messages.Hello(1, messages.VERSION, "raw", quota, MIB))
         welcome = self.receive()
         assert isinstance(welcome, messages.Welcome)
         return welcome
@@ -87,7 +87,7 @@ def changed(index: int, value: Any) -> bytes:
         messages.encode(messages.Grant(7, 1, float("nan"), 1)),
         messages.encode(messages.Grant(7, 1, -1.0, 1)),
         messages.encode(messages.Grant(7, 1, 1.0, 0)),
-        messages.encode(messages.Hello(7, 1, "twice", 0, 0)),
+        messages.encode(messages.Hello(7, messages.VERSION, "twice", 0, 0)),
         messages.encode(messages.Will("item", "a reply >")),
         messages.encode(messages.Mapped(99)),
         messages.encode(messages.EndLease(99)),
@@ -111,9 +111,10 @@ def test_nothing_is_answered_before_hello(raw: Raw) -> None:
     assert raw.receive().code == "denied"
 
 
-def test_a_client_of_a_newer_protocol_is_told(raw: Raw) -> None:
-    raw.send(messages.Hello(1, 2, "newer", 0, 0))
-    assert "version 2" in raw.receive().message
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_client_of_another_protocol_is_told(raw: Raw, version: int) -> None:
+    raw.send(messages.Hello(1, version, "other", 0, 0))
+    assert f"version {version}" in raw.receive().message
 
 
 def test_an_oversized_datagram_is_refused(raw: Raw) -> None:
