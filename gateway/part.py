@@ -11,6 +11,7 @@ from cornstalk.record import Outcome, Pass
 from cornstalk.response import Head, begins, same_response, stream_fields
 from cornstalk.task import CompositeTask
 from gateway.journal import Journal
+from gateway.metrics import count_cuts, counted
 from gateway.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Part:
             cuts=self._journal.cuts(self._path),
             path=self._path,
         )
-        with self._watchdog.watch(accepted.app, accepted.app_version):
+        with self._watchdog.watch(accepted.app, accepted.app_version), counted(accepted.app, run):
             outcome = run.run(self._task, self._request)
         if outcome.error is not None:
             raise outcome.error
@@ -62,6 +63,7 @@ class Part:
             log.warning("app %s looks at a result in a way that cannot be seen: %s was cut; wait(x)", self._app, call)
         if not await self._stored(run, outcome):
             return None
+        count_cuts(accepted.app, run)
         if run.complete:
             return self._whole(outcome.value, run)
         await self._wait(run, outcome)
