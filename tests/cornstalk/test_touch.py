@@ -13,7 +13,7 @@ import logging
 import math
 import operator
 import os
-import pickle
+import pickle  # noqa: TID251 what user code may do with a result is tested here
 import re
 import string
 import typing
