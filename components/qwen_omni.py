@@ -60,7 +60,7 @@ class OmniFolder:
 
     def speakers(self) -> dict[str, Speaker]:
         """By name. Raises SetupError."""
-        import pickle  # only for what torch raises: nothing but tensors is unpickled
+        import pickle  # noqa: TID251 only for what torch raises: nothing but tensors is unpickled
 
         import torch
 
