@@ -6,13 +6,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cornstalk.messages import encode
+from sidecar.client import SidecarClient
 from sidecar.errors import Full, Gone, SidecarDown, SidecarError, StaleEpoch
 from tests.sidecar.actors import Actor, checksum, pattern
 from tests.sidecar.conftest import MIB, OWNER, Connect, Sidecar
@@ -77,6 +79,93 @@ async def test_a_killed_reader_loses_its_leases_and_others_keep_theirs(
         readers[left].kill()
         await settled(producer, within=1.0, leases=left, blocks=min(left, 1))
     await settled(producer, committed_bytes=0, granted_bytes=0)
+
+
+async def test_a_second_read_needs_no_daemon_and_keeps_its_memory(
+    connect: Connect, sidecar: Sidecar, settled: Any
+) -> None:
+    producer, reader = await connect(quota=4 * MIB), await connect(quota=0)
+    await warmed(producer, reader)
+    with stopped(sidecar):
+        ref = await producer.put_copy(OWNER, "out", 1, pattern(6, 1000), expires=soon(), wait=2.0)
+        lease = await reader.get(ref)
+        assert np.array_equal(lease.array, pattern(6, 1000))
+    assert (await producer.stats()).leases == 1
+    await producer.drop(OWNER)
+    await settled(producer, blocks=1)
+    with pytest.raises(Gone):
+        await reader.get(ref)
+    await overwritten(producer)
+    assert np.array_equal(lease.array, pattern(6, 1000)), "memory that is read was given out again"
+    lease.release()
+    await settled(producer, leases=0, blocks=0, committed_bytes=0)
+
+
+async def test_a_producer_killed_after_a_commit_that_no_daemon_has_seen_is_still_served(
+    connect: Connect, actor: Spawn, sidecar: Sidecar, settled: Any
+) -> None:
+    reader, producer = await connect(quota=0), actor()
+    for index in range(2):  # the second size comes with spares
+        (await reader.get(await producer.call("put", RAW_OWNER, index, 1, 1000, 2.0))).release()
+    with stopped(sidecar):
+        ref = await producer.call("put", RAW_OWNER, 2, 8, 1000, 2.0)
+        lease = await reader.get(ref)
+        producer.kill()
+        assert np.array_equal(lease.array, pattern(8, 1000))
+    await settled(reader, connections=1, blocks=3)
+    assert np.array_equal(lease.array, pattern(8, 1000))
+    lease.release()
+    (await reader.get(ref)).release()
+
+
+async def test_a_reader_killed_with_a_pin_gives_the_memory_back(connect: Connect, actor: Spawn, settled: Any) -> None:
+    producer, readers = await connect(quota=4 * MIB), [actor(quota=0) for _ in range(2)]
+    first, second = [
+        await producer.put_copy(OWNER, "out", n, pattern(n, MIB), expires=soon(), wait=2.0) for n in range(2)
+    ]
+    for reader in readers:
+        await reader.call("get", encode(first), False)
+        assert await reader.call("get", encode(second), True) == checksum(pattern(1, MIB))
+    await settled(producer, leases=2)
+    readers[0].kill()  # before the release
+    await settled(producer, leases=1, connections=2)
+    await producer.drop(OWNER)
+    await settled(producer, blocks=1)
+    readers[1].kill()  # after it
+    await settled(producer, within=1.0, leases=0, blocks=0, committed_bytes=0)
+
+
+async def warmed(producer: SidecarClient, reader: SidecarClient) -> None:
+    """The reader has the arena, and the producer spare blocks of 1000 bytes."""
+    for index in range(2):
+        ref = await producer.put_copy(OWNER, "out", index, pattern(1, 1000), expires=soon(), wait=2.0)
+        (await reader.get(ref)).release()
+    await producer.drop(OWNER)
+    ref = await producer.put_copy(OWNER, "out", 0, pattern(1, 1000), expires=soon(), wait=2.0)
+    (await reader.get(ref)).release()
+    await producer.drop(OWNER)
+    await producer.stats()
+
+
+async def overwritten(producer: SidecarClient) -> None:
+    """All memory that the producer can get was written."""
+    for index in range(1024):
+        try:
+            await producer.put_copy(OWNER, "more", index, np.zeros(4096, np.uint8), expires=soon(), wait=0.0)
+        except Full:
+            break
+    else:
+        raise AssertionError("the arena was not filled")
+    await producer.drop(OWNER)
+
+
+@contextmanager
+def stopped(sidecar: Sidecar) -> Iterator[None]:
+    os.kill(sidecar.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(sidecar.pid, signal.SIGCONT)
 
 
 async def test_a_process_killed_in_the_line_is_passed_over(connect: Connect, actor: Spawn, settled: Any) -> None:
