@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 
 from broker.reads import pages
-from broker.subjects import USAGE, usage
+from broker.subjects import DISPATCH, RUNS, USAGE, accepted, usage
 from cornstalk.messages import End, Usage, decode
 from cornstalk.usage import RequestUsage
 from tests.dispatcher.harness import Bench, a_ref, node, value_of
@@ -63,3 +64,27 @@ async def test_a_dispatcher_that_dies_beside_it_stores_no_second_one(bench: Benc
     assert len(record.nodes) == 2
     info = await bench.broker.api(f"STREAM.INFO.{USAGE}")
     assert info["state"]["messages"] == 1
+
+
+async def test_a_request_is_counted_before_it_is_purged_though_its_end_comes_late(bench: Bench) -> None:
+    """The dispatcher that got its end died with it, and all others were away for longer than its grace."""
+    request = await bench.accept()
+    await bench.finish(request)
+    pull = await bench.broker.js.pull_subscribe_bind(DISPATCH, RUNS)
+    lost = await pull.fetch(2)
+    await bench.two_dispatchers("--grace", "0")
+    away_until = time.monotonic() + 1.0
+
+    async def comes_again() -> bool:
+        for message in lost:
+            await message.in_progress()
+        return time.monotonic() > away_until
+
+    await eventually(comes_again)
+    await bench.acked()
+    assert len(await stored(bench, request)) == 1
+
+    async def purged() -> bool:
+        return await bench.facts.last(accepted(request)) is None
+
+    await eventually(purged, within=10.0)
