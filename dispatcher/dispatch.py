@@ -73,7 +73,7 @@ class Dispatcher:
         decisions = decide(state, fact)
         crash_at("dispatcher.decided")
         if decisions and state.accepted is not None:
-            rest = await self._publisher.publish(state.accepted, decisions)
+            rest = await self._publisher.publish(state.accepted, state, decisions)
             crash_at("dispatcher.published")
             if rest:
                 await self._held.keep(delivery, state.accepted, state, rest)

@@ -59,7 +59,7 @@ class Held:
             while rest and state.finish is None and time.time() < accepted.deadline:
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(1.0, pause * 2)
-                rest = await self._publisher.publish(accepted, rest)
+                rest = await self._publisher.publish(accepted, state, rest)
                 crash_at("dispatcher.held")
         finally:
             living.cancel()

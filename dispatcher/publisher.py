@@ -23,7 +23,7 @@ from broker.subjects import end as end_subject
 from broker.subjects import finish as finish_subject
 from broker.subjects import usage as usage_subject
 from broker.work import publish_item
-from cornstalk.graph import DISPATCHER, Decision
+from cornstalk.graph import DISPATCHER, Decision, State
 from cornstalk.messages import Accepted, End, Error, Finish, WorkItem, encode
 from cornstalk.usage import RequestUsage
 from dispatcher.queued import Queued
@@ -53,19 +53,22 @@ class Publisher:
         self._broker, self._facts, self._queued = broker, facts, queued
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def publish(self, accepted: Accepted, decisions: Sequence[Decision]) -> list[Decision]:
-        """What could not be stored now and should be tried again: its queue is full, missing, or NATS is away."""
+    async def publish(self, accepted: Accepted, state: State, decisions: Sequence[Decision]) -> list[Decision]:
+        """What could not be stored now and should be tried again: its queue is full, missing, or NATS is away.
+
+        `state` may go on meanwhile: an item that nobody wants by the time it is stored leaves its queue again.
+        """
         if len(decisions) == 1:
-            stored = [await self._try(accepted, decisions[0])]
+            stored = [await self._try(accepted, state, decisions[0])]
         else:
-            stored = await asyncio.gather(*(self._try(accepted, d) for d in decisions))
+            stored = await asyncio.gather(*(self._try(accepted, state, d) for d in decisions))
         return [d for d, done in zip(decisions, stored, strict=True) if not done]
 
-    async def _try(self, accepted: Accepted, decision: Decision) -> bool:
+    async def _try(self, accepted: Accepted, state: State, decision: Decision) -> bool:
         try:
             async with self._room:
                 async with asyncio.timeout(ATTEMPT):
-                    await self._store(accepted, decision)
+                    await self._store(accepted, state, decision)
         except DeadlineExceeded:
             return time.time() > accepted.deadline  # then the request ends `expired`
         except (BrokerError, TimeoutError) as error:
@@ -74,20 +77,22 @@ class Publisher:
         crash_at("dispatcher.half")
         return True
 
-    async def _store(self, accepted: Accepted, decision: Decision) -> None:
+    async def _store(self, accepted: Accepted, state: State, decision: Decision) -> None:
         match decision:
             case WorkItem():
                 with tracer.start_as_current_span("dispatch", context=_context(decision)):
-                    await self._store_item(accepted, decision)
+                    await self._store_item(accepted, state, decision)
             case End():
                 await self._store_end(accepted, decision)
             case Finish():
                 await self.finish(accepted.request, decision, accepted.deadline)
 
-    async def _store_item(self, accepted: Accepted, item: WorkItem) -> None:
+    async def _store_item(self, accepted: Accepted, state: State, item: WorkItem) -> None:
         try:
             seq = await publish_item(self._broker, item)
             self._queued.note(item.request, item.node, item.gen, item.component, seq)
+            if state.finish is not None or state.given_up(item.node):  # who handled that did not know of this item
+                self._queued.remove(item.request, {item.node})
         except PayloadTooLarge as error:
             cause = Error(code="item_too_large", message=str(error), component=item.component, node=item.node)
             end = End(node=item.node, gen=item.gen, attempt=DISPATCHER, outcome="failed", error=cause)

@@ -41,7 +41,10 @@ class Queued:
 
     def remove(self, request: str, nodes: Collection[str]) -> None:
         """Takes the items of these nodes out of their queues. Returns at once."""
-        places = [place for (node, _), place in self._items.get(request, {}).items() if node in nodes]
+        known = self._items.get(request, {})
+        places = [known.pop(key) for key in list(known) if key[0] in nodes]
+        if not known:
+            self._items.pop(request, None)
         if places:
             task = asyncio.create_task(self._remove(places))
             self._removing.add(task)
