@@ -21,7 +21,9 @@ STORE_WITHIN: Final = 10.0
 
 
 class DeadLetters:
-    """Stateless. The order is end, copy, term: a crash between two of them repeats harmless steps."""
+    """Stateless. The order is copy, end, term: a crash between two of them repeats harmless steps, and nobody purges
+    the fact before it is copied.
+    """
 
     def __init__(self, broker: Broker, publisher: Publisher) -> None:
         self._broker, self._publisher = broker, publisher
@@ -30,10 +32,6 @@ class DeadLetters:
         """Raises BrokerError: then it comes again."""
         request, node, gen = _address(delivery.subject)
         log.error("malformed fact %s of request %s: %s", delivery.stream_seq, request, type(cause).__name__)
-        if request:
-            error = Error(code="malformed", message="a stored fact of this request does not decode", node=node)
-            await self._publisher.finish(request, Finish(status="failed", error=error), time.time())
-            crash_at("dispatcher.condemned")
         try:
             await self._broker.publish_stored(
                 dead_letter("dispatcher", "malformed", request or "none", node or "none", gen),
@@ -45,6 +43,10 @@ class DeadLetters:
         except (QueueFull, StorageFull) as full:
             log.error("no room for the dead letter of fact %s: %s", delivery.stream_seq, type(full).__name__)
         crash_at("dispatcher.buried")
+        if request:
+            error = Error(code="malformed", message="a stored fact of this request does not decode", node=node)
+            await self._publisher.finish(request, Finish(status="failed", error=error), time.time())
+            crash_at("dispatcher.condemned")
         await delivery.term("malformed")
 
 
