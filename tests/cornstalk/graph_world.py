@@ -106,6 +106,15 @@ def text(node: str, inputs: Iterable[str], output: str) -> str:
     return f"{node}({','.join(inputs)}).{output}"
 
 
+def true_values(passes: list[Graph]) -> dict[tuple[str, str], str]:
+    """What each output of each node is."""
+    true: dict[tuple[str, str], str] = {}
+    for node in (n for p in passes for n in p.nodes):
+        read = [true[e.node, e.output] for e in extensions(node.inputs) if isinstance(e, Edge)]
+        true |= {(node.token, o): text(node.token, read, o) for o in node.outputs}
+    return true
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a mutation may change: the policy, the fold, the fence, the check of a read."""
@@ -130,15 +139,8 @@ class World:
         self.lost: set[Key] = set()
         self.released: set[Key] = set()
         self.runs: dict[str, int] = {}
-        self.true = self._true_values()
+        self.true = true_values(passes)
         self.put(("accepted",), Accepted(request="r", tenant="t", app="a", app_version="1", deadline=1e9))
-
-    def _true_values(self) -> dict[tuple[str, str], str]:
-        true: dict[tuple[str, str], str] = {}
-        for node in (n for p in self.passes for n in p.nodes):
-            read = [true[e.node, e.output] for e in extensions(node.inputs) if isinstance(e, Edge)]
-            true |= {(node.token, o): text(node.token, read, o) for o in node.outputs}
-        return true
 
     @property
     def finishes(self) -> list[Finish]:
