@@ -7,22 +7,15 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from components import models
 from components.engine import Call
+from components.generator.pcm import WIDTH, pcm_of, unsaid
 from components.generator.sentences import Sentences
 from cornstalk.errors import LineageDiverged, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.speech import TextToSpeech
-
-PIECE: Final = 32_768
-"""Bytes of one piece: 0.68 s."""
-_WIDTH: Final = 2  # bytes of a sample
-NEAR: Final = 64
-"""Steps of int16 by which audio that is made again on another machine may differ, and nobody hears it."""
 
 
 class HibariEngine:
@@ -68,13 +61,12 @@ class HibariEngine:
             async for sentence in sentences:
                 call.check()
                 pcm = await self._off_loop(self._speech, sentence, [call.seed % 2**64, index])
-                _agree(pcm, stored[made : made + len(pcm)])
-                for start in range(max(0, told - made), len(pcm), PIECE):
-                    await call.emit("audio", pcm[start : start + PIECE])
+                for piece in unsaid(pcm, stored[made : made + len(pcm)]):
+                    await call.emit("audio", piece)
                 made, index = made + len(pcm), index + 1
         if made < told:
             raise LineageDiverged(f"{told} bytes of audio were stored, but the text makes {made}")
-        return {"samples": made // _WIDTH}
+        return {"samples": made // WIDTH}
 
     async def _off_loop(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -84,16 +76,7 @@ class HibariEngine:
         began = time.perf_counter()
         audio = self._tts(sentence, seed=seed)
         self._longest = max(self._longest, time.perf_counter() - began)
-        pcm: bytes = (np.clip(audio, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
-        return pcm
-
-
-def _agree(pcm: bytes, stored: bytes) -> None:
-    """Raises LineageDiverged unless `stored` is what `pcm` begins with."""
-    whole = len(stored) // _WIDTH  # a piece may end within a sample
-    a, b = (np.frombuffer(x, "<i2", whole).astype(np.int32) for x in (pcm, stored))
-    if whole and np.abs(a - b).max() > NEAR:
-        raise LineageDiverged("the stored audio is not what the text makes now")
+        return pcm_of(audio)
 
 
 async def _sentences(text: AsyncIterable[str]) -> AsyncGenerator[str, None]:

@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 
 from components.engine import Cancelled
-from components.generator.hibari import PIECE, HibariEngine
+from components.generator.hibari import HibariEngine
+from components.generator.pcm import PIECE
 from cornstalk.errors import LineageDiverged, SetupError
 from cornstalk.tasks import TextToSpeech
 from tests.components.fake_call import FakeCall, Pieces

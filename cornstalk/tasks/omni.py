@@ -1,0 +1,144 @@
+"""Qwen2.5-Omni in parts that scale one by one: it hears, thinks, and says aloud what it thinks while it does.
+
+`model` of each task: the absolute path of a Hugging Face folder, or its name in the Hugging Face cache of the machines
+that its workers run on. Each part loads its own weights only.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel
+
+from cornstalk.media import AudioUpload
+from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.types import Audio, Stream, Tensor, Upload
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+class OmniEar(UnitTask):
+    """The audio encoder: hears up to 5 minutes of audio (any format, rate and number of channels)."""
+
+    kind: ClassVar[str] = "encoder"
+    model: str
+    dtype: Precision = "auto"
+
+    class Out(BaseModel):
+        rows: Tensor  # [n, size of the thinker's hidden states]: 25 rows a second
+
+    def __call__(self, *, audio: Upload) -> Out:
+        raise NotImplementedError
+
+
+class Thinker(UnitTask):
+    """The language model. With `speak` it streams what its Talker needs beside the text.
+
+    `rows`: first [prompt + 1, size] (the sum of embedding and last hidden state of each token of the prompt, sounds by
+    their hidden state alone; last the embedding that begins a reply), then a [1, size] for each token but the last,
+    then a [2, size] that ends it. dtype is that of the model.
+    """
+
+    kind: ClassVar[str] = "llm"
+    model: str
+    dtype: Precision = "auto"
+
+    class Out(BaseModel):
+        text: Stream[str]
+        rows: Stream[list[Tensor]]
+        tokens: int
+
+    def __call__(
+        self,
+        *,
+        prompt: str,
+        system: str = "",  # "" leaves it to the model's template
+        audio: list[Tensor] = [],  # noqa: B006  of OmniEar; heard before the prompt
+        speak: bool = True,
+        speaker: str = "Chelsie",
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+    ) -> Out:
+        raise NotImplementedError
+
+
+class Talker(UnitTask):
+    """Draws the codes of the speech, with the seed of the call, while the rows of its Thinker still arrive."""
+
+    kind: ClassVar[str] = "talker"
+    model: str
+    dtype: Precision = "auto"
+
+    class Out(BaseModel):
+        codes: Stream[list[Tensor]]  # int16 [n]: 50 a second
+        count: int
+
+    def __call__(
+        self,
+        *,
+        rows: Stream[list[Tensor]],
+        max_codes: int = 4096,
+        temperature: float = 0.9,
+        top_k: int = 40,
+        top_p: float = 0.8,
+        repetition_penalty: float = 1.05,
+    ) -> Out:
+        raise NotImplementedError
+
+
+class Vocoder(UnitTask):
+    """Makes the sound of codes while they arrive: 20 ms each. Its noise is drawn with the seed of the call."""
+
+    kind: ClassVar[str] = "generator"
+    model: str
+
+    class Out(BaseModel):
+        audio: Stream[Audio]
+        samples: int
+
+    def __call__(
+        self,
+        *,
+        codes: Stream[list[Tensor]],
+        speaker: str = "Chelsie",
+        whole: bool = False,  # all at once when the last code is there, as transformers does it
+    ) -> Out:
+        raise NotImplementedError
+
+
+class Said(BaseModel):
+    """What is asked of an Omni. The words and the sound are one turn, the sound first."""
+
+    text: str = ""
+    audio: AudioUpload | None = None
+    speak: bool = True
+    speaker: str = "Chelsie"
+    max_tokens: int = 512
+    max_codes: int = 4096
+
+
+class Reply(BaseModel):
+    text: Stream[str]
+    speech: Stream[Audio] = b""
+
+
+class Omni(CompositeTask):
+    """Audio and text in, text and speech out together. Without `speak` there is no work for talker and vocoder, and
+    without audio none for the ear.
+    """
+
+    def __init__(self, model: str, dtype: Precision = "auto") -> None:
+        self.ear = OmniEar(model=model, dtype=dtype)
+        self.thinker = Thinker(model=model, dtype=dtype)
+        self.talker = Talker(model=model, dtype=dtype)
+        self.vocoder = Vocoder(model=model)
+
+    def invoke(self, said: Said) -> Reply:
+        heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
+        thought = self.thinker(
+            prompt=said.text, audio=heard, speak=said.speak, speaker=said.speaker, max_tokens=said.max_tokens
+        )
+        if not said.speak:
+            return Reply(text=thought.text)
+        codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
+        return Reply(text=thought.text, speech=self.vocoder(codes=codes, speaker=said.speaker).audio)
