@@ -33,6 +33,8 @@ class Chat:
         except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
             raise SetupError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
         self.backend = Tokenizer.from_str(described)
+        if self.backend.get_vocab_size(with_added_tokens=False) < 2:  # transformers makes an empty one of some families
+            raise SetupError(f"{folder} holds no tokenizer: its vocabulary is missing")
         self._plain = Tokenizer.from_str(described)
         self._plain.encode_special_tokens = True
         self.end_ids = frozenset(_ends(tokenizer, folder))
@@ -44,8 +46,8 @@ class Chat:
     def prompt(self, prompt: str, system: str, pictures: int = 0, sounds: Sequence[int] = ()) -> list[int]:
         """Tokens of one turn, up to where the answer begins, with one placeholder for each picture.
 
-        Pictures, and the tokens of `sounds`, stand before the prompt. Control tokens inside the texts are plain text: no role can be forged, and no
-        picture.
+        Pictures, and the tokens of `sounds`, stand before the prompt. Control tokens inside the texts are plain text:
+        no role can be forged, and no picture.
         """
         if pictures not in self._templates:
             self._templates[pictures] = self._rendered(pictures)

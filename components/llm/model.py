@@ -111,6 +111,13 @@ class Model:
         """Room for the keys and values of one sequence."""
         return Memory(tokens)
 
+    def embeddings(self, tokens: Sequence[int]) -> Any:
+        """[n, size]: what the model reads for each token."""
+        import torch
+
+        with torch.inference_mode():
+            return self._lm.get_input_embeddings()(torch.tensor(tokens, device=self.device))
+
     def read(self, rows: Rows) -> Any:
         """Takes a part of a prompt into memory. Logits [vocabulary] float32 after its last token."""
         return self._logits([rows], len(rows.tokens), 1)[0]

@@ -1,0 +1,100 @@
+"""The audio encoder of Qwen2.5-Omni: a file of audio in, rows for its thinker out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+
+from components import models
+from components.engine import Call
+from components.generator.steps import Steps
+from components.halves import dtype_of
+from components.media.audio import decode_audio
+from components.qwen_omni import OmniFolder
+from cornstalk.errors import EngineError, SetupError
+from cornstalk.task import UnitTask
+from cornstalk.tasks.omni import OmniEar
+
+_SHORTEST: Final = 4
+"""Frames of 10 ms that make a row."""
+
+
+class OmniEarEngine:
+    """rows: [n, size] of `dtype`, 25 a second. Files are decoded side by side; sounds of one length share a step."""
+
+    slots = 8
+
+    def __init__(self, task: UnitTask) -> None:
+        assert isinstance(task, OmniEar)
+        self._task = task
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="ear")
+        self._tower: Any = None
+        self._extractor: Any = None
+        self._steps: Steps[Any, Any] | None = None
+
+    async def start(self) -> None:
+        try:
+            await asyncio.to_thread(self._load)
+        except ImportError as error:
+            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
+
+    def _load(self) -> None:
+        import av  # noqa: F401  what decode_audio() needs is imported before the first item
+        import soundfile  # noqa: F401
+        import torch
+        from transformers import WhisperFeatureExtractor
+        from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioEncoder
+
+        torch.set_num_threads(1)
+        folder = OmniFolder(models.language_model(self._task.model))
+        try:
+            self._extractor = WhisperFeatureExtractor.from_pretrained(folder.path, local_files_only=True)
+        except (OSError, ValueError, TypeError) as error:
+            raise SetupError(f"{folder.path} does not say how audio is prepared: {error}") from error
+        config, dtype = folder.config.thinker_config.audio_config, dtype_of(self._task.dtype, "cpu")
+        self._tower = folder.part("thinker.audio_tower.", Qwen2_5OmniAudioEncoder, config, dtype)
+        self._steps = Steps(self._rows, self.slots)
+
+    async def stop(self) -> None:
+        if self._steps is not None:
+            await self._steps.close()
+        self._threads.shutdown()
+
+    def stats(self) -> dict[str, float]:
+        steps = self._steps
+        if steps is None:
+            return {"batch": 0.0, "longest_step_s": 0.0}
+        return {"batch": float(steps.last), "longest_step_s": steps.longest}
+
+    async def run(self, call: Call) -> dict[str, Any]:
+        assert self._steps is not None
+        loop = asyncio.get_running_loop()
+        features = await loop.run_in_executor(self._threads, self._features, call.inputs["audio"])
+        call.check()
+        await call.tensor("rows", await self._steps.do(features.shape, features))
+        return {}
+
+    def _features(self, audio: bytes) -> np.ndarray[Any, Any]:
+        """Log-mel spectrogram, float32 [bins, frames of 10 ms]. Raises EngineError."""
+        rate, seconds = self._extractor.sampling_rate, self._extractor.chunk_length
+        samples = decode_audio(audio, rate=rate, seconds=seconds)
+        heard = self._extractor(
+            samples, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
+        )
+        features: np.ndarray[Any, Any] = heard["input_features"][0][:, heard["attention_mask"][0].astype(bool)]
+        if features.shape[1] < _SHORTEST:
+            raise EngineError(f"{len(samples) / rate:.3f} s of audio are too short to be heard", "bad_audio")
+        return features
+
+    def _rows(self, sounds: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+        import torch
+
+        lengths = torch.tensor([sound.shape[1] for sound in sounds])
+        with torch.inference_mode():
+            features = torch.from_numpy(np.concatenate(sounds, axis=1)).to(self._tower.dtype)
+            rows = self._tower(features, feature_lens=lengths).last_hidden_state
+        return list(rows.split(rows.shape[0] // len(sounds)))
