@@ -72,11 +72,11 @@ class Actor:
 
 
 class _Hands:
-    """What an actor can do. Leases and open blocks are kept until the process ends, or `forget`."""
+    """What an actor can do. Leases are kept until the process ends, or `forget`, open blocks until it ends."""
 
     def __init__(self, client: SidecarClient) -> None:
         self.client = client
-        self.leases: list[Lease] = []
+        self.leases: list[tuple[Lease, int]] = []  # with the checksum that it had
         self.open = AsyncExitStack()
 
     async def put(self, owner: tuple[str, str, int, str], index: int, seed: int, nbytes: int, wait: float) -> Any:
@@ -93,10 +93,21 @@ class _Hands:
         lease = await self.client.get(ref)
         result = checksum(lease.array)
         if keep:
-            self.leases.append(lease)
+            self.leases.append((lease, result))
         else:
             lease.release()
         return result
+
+    async def forget(self) -> int:
+        """Gives all leases back, whose memory must be as it was; how many there were."""
+        held, self.leases = self.leases, []
+        for lease, before in held:
+            assert checksum(lease.array) == before, "memory changed under a lease"
+            lease.release()
+        return len(held)
+
+    async def connected(self) -> bool:
+        return self.client.connected
 
     async def will(self, item: str, reply: str) -> None:
         await self.client.will(item, reply)
