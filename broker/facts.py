@@ -84,6 +84,13 @@ class Facts:
                 raise ReadTimeout(f"no read reached sequence {containing} in time")
             await asyncio.sleep(REPEAT)
 
+    async def read_after(self, request: str, seq: int, *, timeout: float = 2.0) -> list[Stored]:
+        """The facts of a request after sequence `seq`, ascending, as far as a replica has them. Raises ReadTimeout."""
+        if not seq:
+            return (await self.read(request, timeout=timeout)).messages
+        filter_subject = subjects.facts_of(request)
+        return [stored async for stored in pages(self._broker, RUNS, filter_subject, start=seq + 1, timeout=timeout)]
+
     async def count(self, filter_subject: str) -> int:
         """How many subjects that match hold a fact, as the leader sees it. Raises ReadTimeout."""
         info = await self._broker.api(f"STREAM.INFO.{RUNS}", {"subjects_filter": filter_subject})

@@ -35,7 +35,8 @@ class Following:
     def __init__(self, broker: Broker, facts: Facts, request: str) -> None:
         self._broker, self._facts, self.request = broker, facts, request
         self.state = State()
-        self.count = 0
+        self._read_to = 0  # nothing up to this sequence is unknown
+        self._heard: set[int] = set()  # folded, after that sequence
         self._changed = asyncio.Event()
         self._behind = asyncio.Event()
         self._whole = asyncio.Event()
@@ -63,15 +64,17 @@ class Following:
 
     def add(self, fact: Fact, seq: int) -> None:
         """Folds a stored fact."""
+        self._heard.add(seq)
         self.state.add(fact, seq)
         self._changed.set()
 
     async def read(self) -> None:
-        """Folds all that is stored. Raises ReadTimeout."""
-        log_ = await self._facts.read(self.request)
-        self.count = max(self.count, len(log_.messages))
-        for stored in log_.messages:
-            self._fold(stored.subject, stored.data, stored.seq)
+        """Folds all that is stored and was not folded before. Raises ReadTimeout."""
+        for stored in await self._facts.read_after(self.request, self._read_to):
+            if stored.seq > self._read_to and stored.seq not in self._heard:
+                self._fold(stored.subject, stored.data, stored.seq)
+            self._read_to = max(self._read_to, stored.seq)
+        self._heard = {seq for seq in self._heard if seq > self._read_to}
 
     async def changed(self) -> None:
         """Returns when something was folded since the last return."""
