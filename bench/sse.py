@@ -1,12 +1,14 @@
 """Streaming at the gateway: 300 clients at 20 chunks/s each, then a new client beside 2,000 slow and half-open ones.
 
 The chunks are stored by this process in place of workers, so that what is measured is the gateway: lag from the publish
-to the client's socket, CPU per chunk, memory. The floor is the lag of the same bytes over the broker alone.
+to the client's socket, CPU per chunk, memory. The floors are the lag of the same bytes over the broker alone, and the
+CPU of a relay that receives the same chunks and writes as many bytes to as many sockets (`sse_floor.py`).
 
-The gateway has one core to itself; the server, the producer and all clients share the others. So that these are not
-what is measured, clients are bare protocols that stamp what they receive before they look at it, and the producer
-stamps when it publishes, which it does each millisecond: `late_ms` is how far behind its schedule it fell at most. A
-second of chunks goes before those that count: until then the gateway is busy with the beginning of 300 requests.
+The gateway has one core to itself, which is the relay's in the rounds between; the server, the producer and all clients
+share the others. So that these are not what is measured, clients are bare protocols that stamp what they receive before
+they look at it, and the producer stamps when it publishes, which it does each millisecond: `late_ms` is how far behind
+its schedule it fell at most. A second of chunks goes before those that count: until then the gateway is busy with the
+beginning of 300 requests.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from broker.subjects import first as first_subject
 from cornstalk.messages import Chunk, End, First, encode
 from cornstalk.task import short_hash
 from tests.e2e.apps import APPS
-from tests.stack import Stack
+from tests.stack import Stack, free_port
 from tests.waiting import eventually
 
 STREAMS: Final = 300
@@ -92,12 +94,16 @@ async def run(rounds: int) -> dict[str, Any]:
         async with Stack() as stack:
             await stack.deploy(APPS / "one.py", workers=False)
             gateway = psutil.Process(stack.children["gateway0"].pid)
-            for thread in gateway.threads():
+            relay = psutil.Process(stack.add("relay", "bench.sse_floor", str(relay_port := free_port())).pid)
+            await eventually(lambda: _listens(relay), within=20)
+            for thread in (*gateway.threads(), *relay.threads()):
                 os.sched_setaffinity(thread.id, core)
-            p50s, p99s, lates, cpus, floors = [], [], [], [], []
+            p50s, p99s, lates, cpus, floors, cpu_floors = [], [], [], [], [], []
             for _ in range(rounds):
                 floors.append(await _floor(stack))
-                lags, late, cpu = await _round(stack, gateway)
+                lags, _, cpu = await _round(stack, relay, await _relayed(relay_port))
+                cpu_floors.append(cpu / len(lags) * 1e6)
+                lags, late, cpu = await _round(stack, gateway, await _streaming(stack))
                 lags.sort()
                 p50s.append(lags[len(lags) // 2])
                 p99s.append(lags[len(lags) * 99 // 100])
@@ -119,14 +125,21 @@ async def run(rounds: int) -> dict[str, Any]:
         "new_client_ms": round(alone, 2),
         f"new_client_beside_{SLOW}_ms": round(beside, 2),
     }
-    floor = statistics.median(floors)
-    ratio = {"lag_p50": round(figures["lag_p50_ms"] / floor, 2), "beside": round(beside / alone, 2)}
+    floor = {
+        "broker_lag_p50_ms": round(statistics.median(floors), 2),
+        "relay_cpu_us_per_chunk": round(statistics.median(cpu_floors), 1),
+    }
+    ratio = {
+        "lag_p50": round(figures["lag_p50_ms"] / floor["broker_lag_p50_ms"], 2),
+        "cpu": round(statistics.median(c / f for c, f in zip(cpus, cpu_floors, strict=True)), 2),
+        "beside": round(beside / alone, 2),
+    }
     bar = {"lag_p99_ms": 50.0, "gateway_cpu_us_per_chunk": 60.0, "gateway_rss_mib": 200.0, "beside": 2.0}
     ok = all(figures[k] <= bar[k] for k in ("lag_p99_ms", "gateway_cpu_us_per_chunk", "gateway_rss_mib"))
     return {
         "name": "sse",
         "figures": figures,
-        "floor": {"broker_lag_p50_ms": round(floor, 2)},
+        "floor": floor,
         "ratio": ratio,
         "bar": bar,
         "ok": ok and ratio["beside"] <= bar["beside"],
@@ -145,20 +158,29 @@ def _one_core_left() -> Iterator[set[int]]:
         os.sched_setaffinity(0, cores)
 
 
-async def _round(stack: Stack, gateway: psutil.Process) -> tuple[list[float], float, float]:
-    """Lags in ms of every chunk, how late the producer was at most, CPU seconds of the gateway while they flowed."""
-    clients = [await Client.open(stack.ports[0]) for _ in range(STREAMS)]
+async def _streaming(stack: Stack) -> list[Client]:
+    """Clients of the gateway, whose requests have begun to answer."""
+    clients = await _relayed(stack.ports[0])
     facts = Facts(stack.broker)
+    await asyncio.gather(*(_begin(facts, client.request) for client in clients))
+    return clients
+
+
+async def _relayed(port: int) -> list[Client]:
+    return [await Client.open(port) for _ in range(STREAMS)]
+
+
+async def _round(stack: Stack, served_by: psutil.Process, clients: list[Client]) -> tuple[list[float], float, float]:
+    """Lags in ms of every chunk, how late the producer was at most, CPU seconds of who serves while they flowed."""
     requests = [client.request for client in clients]
-    await asyncio.gather(*(_begin(facts, request) for request in requests))
     await _flow(stack, requests, range(RATE))
     await eventually(lambda: all(len(c.lags) == RATE for c in clients), within=20)
     for client in clients:
         client.lags.clear()
-    before = sum(gateway.cpu_times()[:2])
+    before = sum(served_by.cpu_times()[:2])
     late = await _flow(stack, requests, range(RATE, RATE * (1 + SECONDS)))
     await eventually(lambda: all(len(c.lags) == RATE * SECONDS for c in clients), within=20)
-    cpu = sum(gateway.cpu_times()[:2]) - before
+    cpu = sum(served_by.cpu_times()[:2]) - before
     for client in clients:
         client.close()
     return [lag for c in clients for lag in c.lags], late, cpu
@@ -188,6 +210,10 @@ async def _flow(stack: Stack, requests: list[str], numbers: range) -> float:
             await stack.broker.publish_core(chunk(request, TALKER, 0, "text"), encode(body))
             due += gap
     return late * 1e3
+
+
+def _listens(process: psutil.Process) -> bool:
+    return any(connection.status == psutil.CONN_LISTEN for connection in process.net_connections())
 
 
 async def _floor(stack: Stack) -> float:

@@ -1,0 +1,46 @@
+"""The floor of `bench sse`: what a relay costs that does nothing but receive the chunks and write as many bytes.
+
+The same connection to NATS and the same event loop as a gateway's, one subscription for all, one write for each chunk.
+It says which request a client has, as a gateway does, and looks at nothing that a client sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+from uuid import uuid4
+
+import uvloop
+
+from broker.connection import Broker
+from broker.subjects import seen
+
+_HEAD: Final = b"HTTP/1.1 200 OK\r\nCornstalk-Request: %b\r\n\r\n"
+_FRAME: Final = b'7f\r\nevent: chunk\nid: 10000\ndata: {"field":"text","node":"abcdefgh",.......%b"}\n\n\r\n'
+"""As long as what a gateway writes, with the message as it was stored in place of what is told of it."""
+
+_clients: dict[str, asyncio.Transport] = {}
+
+
+class _Client(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        request = uuid4().hex
+        _clients[request] = transport
+        transport.write(_HEAD % request.encode())
+
+
+def _hear(subject: str, data: bytes, _: bytes) -> None:
+    _clients[subject.split(".")[2]].write(_FRAME % data)
+
+
+async def _serve(port: int) -> None:
+    broker = await Broker.from_env("floor")
+    await broker.listen(seen("chunk.>"), _hear)
+    server = await asyncio.get_running_loop().create_server(_Client, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(int(sys.argv[1])))
