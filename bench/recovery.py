@@ -70,7 +70,7 @@ async def _kill(stack: Stack, workers: list[Child], victim: Child, sidecar: Side
     ]
 
     async def held() -> bool:
-        return (await sidecar.stats()).wills == AT_ONCE
+        return (await sidecar.stats()).wills == AT_ONCE + len(workers)
 
     await eventually(held, within=10, every=0.002)
     killed = time.time()

@@ -9,7 +9,18 @@ from broker.requests import Message
 class Delivery:
     """One delivery of one stored message. The answers are sent once and not confirmed: a lost one means redelivery."""
 
-    __slots__ = ("_broker", "consumer_seq", "data", "delivered", "headers", "reply", "stream_seq", "subject", "time")
+    __slots__ = (
+        "_broker",
+        "consumer_seq",
+        "data",
+        "delay",
+        "delivered",
+        "headers",
+        "reply",
+        "stream_seq",
+        "subject",
+        "time",
+    )
 
     def __init__(self, broker: Broker, message: Message) -> None:
         self._broker = broker
@@ -17,6 +28,7 @@ class Delivery:
         self.data = message.data
         self.headers = message.headers or {}
         self.reply = message.reply
+        self.delay = 0.0  # with which it was handed back
         parts = message.reply.split(".")
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>...
         fields = parts[4:] if len(parts) == 9 else parts[6:]
@@ -29,6 +41,7 @@ class Delivery:
 
     async def nak(self, delay: float) -> None:
         """To be delivered again after `delay` seconds."""
+        self.delay = delay
         await self._broker.publish_core(self.reply, b'-NAK {"delay": %d}' % int(delay * 1e9) if delay > 0 else b"-NAK")
 
     async def term(self, reason: str) -> None:

@@ -12,7 +12,9 @@ from typing import Final
 from broker.connection import Broker, Subscription
 from broker.delivery import Delivery
 from broker.errors import BrokerError
+from broker.orphans import Orphans
 from broker.requests import STATUS, Message, send
+from cornstalk.loops import forever
 
 __all__ = ["Delivery", "PullLoop"]
 
@@ -50,7 +52,8 @@ class PullLoop:
 
     A handler counts against the credits until it returns. What arrives over the credits, or after stop or pause, is
     handed back at once. `handle` answers its delivery itself; when it raises, the item is handed back with delay.
-    Pulls anew at once after a reconnect, a deleted consumer, any refusal, and two missed heartbeats.
+    Pulls anew at once after a reconnect, a deleted consumer, any refusal, and two missed heartbeats; looks for orphans
+    then, and when it starts or resumes.
     """
 
     def __init__(
@@ -72,11 +75,14 @@ class PullLoop:
         self._expires = expires
         self._heartbeat = heartbeat
         self._pulls: list[_Pull] = []
-        self._handlers: set[asyncio.Task[None]] = set()
+        self._handlers: dict[asyncio.Task[None], Delivery] = {}
+        self._resting: set[int] = set()  # stream sequences of what was handed back with a delay that is not over
+        self.orphans = Orphans(broker, stream, consumer, self._held)
         self._leaving: set[asyncio.Task[None]] = set()
         self._paused = False
         self._kick = asyncio.Event()
         self._withdraw = False
+        self._missed = False  # a pull was given up, and nothing has been heard of the server since
         self._quiet_until = 0.0
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -91,11 +97,15 @@ class PullLoop:
     def credits(self) -> int:
         return self._credits
 
+    def _held(self) -> list[int]:
+        return [*(delivery.stream_seq for delivery in self._handlers.values()), *self._resting]
+
     async def start(self) -> None:
         """Begins to pull. A consumer that does not exist yet is waited for."""
         self._remove = self._broker.on_reconnect(self._on_reconnect)
-        self._task = asyncio.create_task(self._run(), name=f"pull {self._what}")
+        self._task = asyncio.create_task(forever(self._round, f"pull {self._what}"))
         self._kick.set()
+        await self.orphans.start()
 
     def set_credits(self, credits: int) -> None:
         """At once; with fewer credits the pulls that are too many are withdrawn."""
@@ -112,6 +122,7 @@ class PullLoop:
     async def resume(self) -> None:
         self._paused = False
         self._kick.set()
+        self.orphans.look()
 
     async def stop(self) -> None:
         """Pause for good. Running handlers go on; `join` waits for them."""
@@ -121,33 +132,35 @@ class PullLoop:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.pause()
+        if not self._handlers:
+            await self.orphans.close()
 
     async def join(self, timeout: float) -> int:
         """Waits for running handlers; how many still run after `timeout` seconds."""
-        if not self._handlers:
-            return 0
-        _, left = await asyncio.wait(self._handlers, timeout=timeout)
-        return len(left)
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=timeout)
+        await self.orphans.close()
+        return len(self._handlers)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._heartbeat / 2):
-                    await self._kick.wait()
-            except TimeoutError:
-                pass
-            self._kick.clear()
-            if self._paused or not self._broker.connected:
-                continue
-            try:
-                silent = [pull for pull in self._pulls if pull.is_silent(self._heartbeat)]
-                if self._withdraw and self._asked() > max(0, self._credits - len(self._handlers)):
-                    silent = self._pulls
-                self._give_up(list(silent))
-                self._withdraw = False
-                await self._ask()
-            except BrokerError as error:
-                log.warning("pull %s: %s", self._what, type(error).__name__)
+    async def _round(self) -> None:
+        try:
+            async with asyncio.timeout(self._heartbeat / 2):
+                await self._kick.wait()
+        except TimeoutError:
+            pass
+        self._kick.clear()
+        if self._paused or not self._broker.connected:
+            return
+        try:
+            silent = [pull for pull in self._pulls if pull.is_silent(self._heartbeat)]
+            self._missed = self._missed or bool(silent)
+            if self._withdraw and self._asked() > max(0, self._credits - len(self._handlers)):
+                silent = self._pulls
+            self._give_up(list(silent))
+            self._withdraw = False
+            await self._ask()
+        except BrokerError as error:
+            log.warning("pull %s: %s", self._what, type(error).__name__)
 
     def _asked(self) -> int:
         return sum(pull.remaining for pull in self._pulls)
@@ -186,7 +199,7 @@ class PullLoop:
         return pull
 
     async def _received(self, pull: _Pull, message: Message) -> None:
-        pull.heard = time.monotonic()
+        self._hear(pull)
         pull.remaining = max(0, pull.remaining - 1)
         self._failures = 0
         delivery = Delivery(self._broker, message)
@@ -194,11 +207,11 @@ class PullLoop:
             await delivery.nak(0)
             return
         task = asyncio.create_task(self._guarded(delivery))
-        self._handlers.add(task)
+        self._handlers[task] = delivery
         task.add_done_callback(self._returned)
 
     def _told(self, pull: _Pull, status: str) -> None:
-        pull.heard = time.monotonic()
+        self._hear(pull)
         if status == "100":
             return
         pull.remaining = 0
@@ -210,6 +223,12 @@ class PullLoop:
             self._quiet_until = time.monotonic() + pause
         self._kick.set()
 
+    def _hear(self, pull: _Pull) -> None:
+        pull.heard = time.monotonic()
+        if self._missed:  # what the server sent to the pull that was given up is nobody's
+            self._missed = False
+            self.orphans.look()
+
     async def _guarded(self, delivery: Delivery) -> None:
         try:
             await self._handle(delivery)
@@ -218,7 +237,10 @@ class PullLoop:
             await delivery.nak(HAND_BACK_AFTER_ERROR)
 
     def _returned(self, task: asyncio.Task[None]) -> None:
-        self._handlers.discard(task)
+        delivery = self._handlers.pop(task)
+        if delivery.delay > 0:
+            self._resting.add(delivery.stream_seq)
+            asyncio.get_running_loop().call_later(delivery.delay, self._resting.discard, delivery.stream_seq)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("handing back to %s: %s", self._what, type(error).__name__)
         self._kick.set()
@@ -228,6 +250,7 @@ class PullLoop:
         self._failures = 0
         self._give_up(list(self._pulls))
         self._kick.set()
+        self.orphans.look()
 
     def _give_up(self, pulls: list[_Pull]) -> None:
         """The server drops a pull with its inbox; what it had sent before is still received."""

@@ -283,8 +283,23 @@ def release_hint(host: str) -> str:
     return f"ctl.release.{host}"
 
 
+def held_by(stream: str, consumer: str) -> str:
+    """Competitors of a consumer, core: each answers with the stream sequences of the deliveries that it has."""
+    return f"ctl.held.{stream}.{consumer}"
+
+
+def worker_died(component: str) -> str:
+    """A sidecar -> the workers of the component, core: another one has died, and deliveries may have gone to it."""
+    return f"ctl.died.{component}"
+
+
 DISPATCH_BEAT: Final = "ctl.dispatch.beat"
 """Dispatchers -> dispatchers, core: the active one is alive (soft leader, for speed only)."""
+def dispatcher_at(id: str) -> str:
+    """Standbys -> the active dispatcher, core: nobody answers, but the server says when nobody listens any more."""
+    return f"ctl.dispatch.at.{id}"
+
+
 SIDECAR_SHARE: Final = "ctl.sidecar.share"
 """Sidecars -> gateways, core: free share of their arenas, for admission."""
 

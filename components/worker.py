@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from broker.connection import Broker
+from broker.connection import Broker, Subscription
 from broker.crash import crash_at
 from broker.errors import BrokerError, DeadlineExceeded, RequestEnded, Superseded
 from broker.facts import Facts
 from broker.lifetimes import fact_ttl
 from broker.pull import Delivery, PullLoop
-from broker.subjects import LANES, finish, work_stream
+from broker.subjects import LANES, finish, work_stream, worker_died
 from broker.subjects import end as end_subject
 from components.attempt import Attempt, HandBack, Parts
 from components.cancels import Cancels
@@ -37,6 +37,8 @@ from sidecar.messages import Owner
 
 log = logging.getLogger(__name__)
 
+LIFE: Final = "life"
+"""The last will of a worker for itself: another one looks for items that were on their way to it."""
 STALLED_DELAY: Final = 1.0
 """Seconds before a reader that gave up its slot is delivered again."""
 SIDECAR_WAIT: Final = 5.0
@@ -80,6 +82,7 @@ class Worker:
             for lane in LANES
         }
         self.stalls = Stalls(self.slots, self.pulls)
+        self._siblings: Subscription | None = None
         self._parts = Parts(
             me.worker, task, engine, broker, self.facts, sidecar, self.cancels, self.suspects, self.stalls
         )
@@ -89,6 +92,9 @@ class Worker:
 
     async def start(self) -> None:
         await self.cancels.start()
+        died = worker_died(self.me.component)
+        self._siblings = await self.broker.subscribe_core(died, self._sibling_died)
+        await self.sidecar.will(LIFE, died)
         for pull in self.pulls.values():
             await pull.start()
 
@@ -103,8 +109,15 @@ class Worker:
         await self.stalls.close()
         for pull in self.pulls.values():
             await pull.join(within)
+        await self.sidecar.will_done(LIFE)
+        if self._siblings is not None:
+            await self._siblings.close()
         await self.cancels.close()
         await self.keeper.close()
+
+    async def _sibling_died(self, _: object) -> None:
+        for pull in self.pulls.values():
+            pull.orphans.look()
 
     @property
     def running(self) -> int:
@@ -144,7 +157,7 @@ class Worker:
                 await self.sidecar.will_done(will)
 
     async def _in_slot(self, item: WorkItem, delivery: Delivery, claimed: float) -> None:
-        """An item that gave its slot back takes one again: a reader when its stream goes on, others with the sidecar."""
+        """Who gave the slot back takes one again: a reader when its stream goes on, others when the sidecar is back."""
         fresh = delivery.delivered == 1
         while True:
             try:

@@ -36,9 +36,14 @@ async def held(stack: Stack, count: int) -> None:
     """Returns when workers hold so many items, and the sidecar knows of it."""
 
     async def willed() -> bool:
-        return (await sidecar_stats(stack)).wills >= count
+        return wills_for_items(stack, await sidecar_stats(stack)) >= count
 
     await eventually(willed, within=15)
+
+
+def wills_for_items(stack: Stack, stats: Stats) -> int:
+    """Beside the one that each worker leaves for itself."""
+    return stats.wills - sum(child.alive for name, child in stack.children.items() if "@" in name)
 
 
 async def sidecar_stats(stack: Stack) -> Stats:
@@ -72,6 +77,6 @@ async def nothing_left(stack: Stack, within: float) -> None:
 
     async def freed() -> bool:
         stats = await sidecar_stats(stack)
-        return (stats.committed_bytes, stats.leases, stats.wills) == (0, 0, 0)
+        return (stats.committed_bytes, stats.leases, wills_for_items(stack, stats)) == (0, 0, 0)
 
     await eventually(freed, within=within, every=0.05)
