@@ -6,8 +6,13 @@ import asyncio
 import signal
 import time
 
+import msgspec
+
 from broker.connection import Broker
+from broker.requests import Message
 from broker.server import Server
+from broker.subjects import DISPATCH, DISPATCH_BEAT, RUNS
+from broker.topology import DISPATCH_ACK_WAIT
 from dispatcher.leader import SoftLeader
 from tests.dispatcher.harness import Bench, node, value_of
 from tests.waiting import eventually
@@ -25,6 +30,36 @@ async def test_a_standby_takes_over_within_two_seconds_of_a_kill(bench: Bench) -
     began = time.monotonic()
     await bench.until_items("a", "b")
     assert time.monotonic() - began < 4.0
+
+
+async def test_a_trigger_that_died_with_its_dispatcher_comes_at_once(bench: Bench) -> None:
+    """Delivered, and not acked when its dispatcher died: the next one need not wait for its ack_wait."""
+    await bench.component()
+    active, _ = await bench.two_dispatchers()
+    beating: set[str] = set()
+
+    async def heard(message: Message) -> None:
+        beating.add(msgspec.msgpack.decode(message.data)["id"])
+
+    beats = await bench.broker.subscribe_core(DISPATCH_BEAT, heard)
+    await eventually(lambda: len(beating) == 2, within=20)
+    await beats.close()
+    request = await bench.accept()
+    await bench.graph(request, node("a"), node("b", value_of("a")))
+    await bench.until_items("a")
+    active.kill(signal.SIGSTOP)
+    began = time.monotonic()
+    await bench.end(request, "a", outputs={"v": "A"})
+
+    async def delivered() -> bool:
+        return bool((await bench.broker.api(f"CONSUMER.INFO.{RUNS}.{DISPATCH}"))["num_ack_pending"])
+
+    await eventually(delivered)
+    active.kill()
+    await bench.until_items("a", "b")
+    took = time.monotonic() - began
+    print(f"killed to dispatched: {took:.2f} s")
+    assert took < DISPATCH_ACK_WAIT
 
 
 async def test_a_dispatcher_that_is_told_to_stop_leaves_nothing_behind(bench: Bench) -> None:
