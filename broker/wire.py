@@ -18,6 +18,9 @@ nats.aio.client.parse_email = None
 Hear = Callable[[str, bytes, bytes], None]
 """Takes a message as it is read: subject, data, and its header block as it came. Must be quick."""
 
+_GATHERED: Final = 1 << 16
+"""Bytes of a message above which one that is cut off is gathered by nats-py."""
+
 _SPACE: Final = " \t\n\r\v\f"
 _usual = re.compile(r"[!-9;-~]+").fullmatch  # a name of visible ASCII
 
@@ -67,11 +70,17 @@ class Client(nats.aio.client.Client):  # type: ignore[misc]
 
 
 class _Parser(nats.protocol.parser.Parser):  # type: ignore[misc]
-    """nats-py's parser, which gets what is left once whole messages with headers and without a reply are taken out."""
+    """nats-py's parser, which gets what is left once messages with headers and without a reply are taken out.
+
+    One that a read cut off waits for the next read, unless it is large: then nats-py gathers it.
+    """
 
     async def parse(self, data: bytes = b"") -> None:
         at = 0
-        if not self.buf and self.state == nats.protocol.parser.AWAITING_CONTROL_LINE:
+        if self.state == nats.protocol.parser.AWAITING_CONTROL_LINE:
+            if self.buf:
+                data = bytes(self.buf) + data
+                self.buf.clear()
             while data.startswith(b"HMSG ", at) and (line := data.find(b"\r\n", at)) > 0:
                 args = data[at + 5 : line].split(b" ")
                 if len(args) != 4 or not args[1].isdigit() or not args[2].isdigit() or not args[3].isdigit():
@@ -79,7 +88,10 @@ class _Parser(nats.protocol.parser.Parser):  # type: ignore[misc]
                 head = line + 2
                 body, end = head + int(args[2]), head + int(args[3])
                 if len(data) < end + 2:
-                    break
+                    if end - at > _GATHERED:
+                        break
+                    self.buf.extend(data[at:])
+                    return
                 at = end + 2
                 await self.nc._process_msg(int(args[1]), args[0], b"", data[body:end], data[head:body])
         if at < len(data):
