@@ -18,6 +18,9 @@ from broker.subjects import seen, stored_subject
 LOOK_AGAIN: Final = 1.0
 """Seconds between looks: a tail that waits and has heard nothing since the one before reads, whatever it was told."""
 
+_TOGETHER: Final = 0.05
+"""Seconds: looks fall on multiples of it, so that those of many tails wake their process once."""
+
 LIMIT: Final = 256
 """Live messages kept for a slow reader."""
 
@@ -103,7 +106,7 @@ class Tail:
         self._remove = self._broker.on_reconnect(self._on_reconnect)
         self._subscription = await self._broker.listen(seen(self._filter), self._hear, on_lost=self._lost)
         if not self.closed:
-            self._look_again = self._loop.call_later(LOOK_AGAIN, self._look)
+            self._look_later()
 
     async def _read(self) -> None:
         start = self._order.begin()
@@ -140,10 +143,14 @@ class Tail:
 
     def _look(self) -> None:
         """One timer for the life of the tail, not one for each message it waits for."""
-        self._look_again = self._loop.call_later(LOOK_AGAIN, self._look)
+        self._look_later()
         if self._waiter is not None and not self._heard:
             self._lost()
         self._heard = False
+
+    def _look_later(self) -> None:
+        at = self._loop.time() + LOOK_AGAIN
+        self._look_again = self._loop.call_at(at - at % _TOGETHER + _TOGETHER, self._look)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
