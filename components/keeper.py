@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from broker.errors import Disconnected
 from broker.pull import Delivery
+from cornstalk.loops import forever
 
 
 class Keeper:
@@ -21,7 +22,7 @@ class Keeper:
     @asynccontextmanager
     async def hold(self, delivery: Delivery) -> AsyncIterator[None]:
         if self._task is None:
-            self._task = asyncio.create_task(self._tick())
+            self._task = asyncio.create_task(forever(self._tick, "signs of life"))
         self._held.add(delivery)
         try:
             yield
@@ -35,8 +36,7 @@ class Keeper:
                 await self._task
 
     async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(self._every)
-            for delivery in list(self._held):
-                with suppress(Disconnected):  # an outage: what is held too long comes again
-                    await delivery.in_progress()
+        await asyncio.sleep(self._every)
+        for delivery in list(self._held):
+            with suppress(Disconnected):  # an outage: what is held too long comes again
+                await delivery.in_progress()

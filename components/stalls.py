@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from broker.pull import PullLoop
 from components.slots import Slots
 from components.streams import StreamOf
+from cornstalk.loops import forever
 from cornstalk.messages import Lane, WorkItem
 
 STALLED: Final = 1.0
@@ -48,7 +49,7 @@ class Stalls:
     def watch(self, reader: Reader, lane: Lane) -> Iterator[None]:
         """While an item has its slot."""
         if self._task is None:
-            self._task = asyncio.create_task(self._look())
+            self._task = asyncio.create_task(forever(self._look, "readers that wait"))
         self._readers[reader] = lane
         try:
             yield
@@ -82,15 +83,14 @@ class Stalls:
                 await self._task
 
     async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            for lane, pull in self._pulls.items():
-                stalled = self._stalled(lane)
-                credits = self._credits[lane] + self._parked[lane] + bool(stalled)
-                if pull.credits != credits:
-                    pull.set_credits(credits)
-                if stalled and self._slots.wanted(lane):
-                    await stalled[0].give_up()
+        await asyncio.sleep(LOOK_EVERY)
+        for lane, pull in self._pulls.items():
+            stalled = self._stalled(lane)
+            credits = self._credits[lane] + self._parked[lane] + bool(stalled)
+            if pull.credits != credits:
+                pull.set_credits(credits)
+            if stalled and self._slots.wanted(lane):
+                await stalled[0].give_up()
 
     def _stalled(self, lane: Lane) -> list[StreamOf]:
         """What the items in the way of `lane` wait for, the longest first; empty if one of them does not wait."""

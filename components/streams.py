@@ -19,6 +19,7 @@ from broker.subjects import seen
 from components.engine import Piece
 from cornstalk.errors import EngineError
 from cornstalk.messages import End, Extension, StreamRef, WorkItem, decode, extensions
+from cornstalk.traces import where
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +140,15 @@ class StreamOf:
             return None
 
     async def _find_end(self) -> None:
+        """Ends the reader with the producer, also when that cannot be told: who waits is not left waiting."""
+        try:
+            await self._end_with_producer()
+        except Exception as error:
+            log.error("a stream has no end that can be read: %s", where(error))
+            self._error = EngineError("the end of the stream it reads cannot be read", code="input_failed")
+            await self._reader.close()
+
+    async def _end_with_producer(self) -> None:
         while (stored := await self._stored_end()) is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), LOOK_EVERY)

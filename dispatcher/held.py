@@ -14,6 +14,7 @@ from broker.errors import Disconnected
 from broker.pull import Delivery
 from broker.topology import DISPATCH_ACK_WAIT
 from cornstalk.graph import Decision, State
+from cornstalk.loops import forever
 from cornstalk.messages import Accepted
 from dispatcher.publisher import Publisher
 
@@ -53,7 +54,7 @@ class Held:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, delivery: Delivery, accepted: Accepted, state: State, rest: Sequence[Decision]) -> None:
-        living = asyncio.create_task(_stay(delivery))
+        living = asyncio.create_task(forever(lambda: _stay(delivery), "signs of life"))
         try:
             pause = 0.05
             while rest and state.finish is None and time.time() < accepted.deadline:
@@ -67,7 +68,6 @@ class Held:
 
 
 async def _stay(delivery: Delivery) -> None:
-    while True:
-        with suppress(Disconnected):  # an outage: the trigger comes again
-            await delivery.in_progress()
-        await asyncio.sleep(SIGN_OF_LIFE)
+    with suppress(Disconnected):  # an outage: the trigger comes again
+        await delivery.in_progress()
+    await asyncio.sleep(SIGN_OF_LIFE)

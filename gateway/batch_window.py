@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import secrets
 import time
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from broker.connection import Broker, Subscription
 from broker.errors import Disconnected
 from broker.requests import Message
 from broker.subjects import ALL_BATCH_HINTS, batch_hint
+from cornstalk.loops import forever
 
 ROWS: Final = 128
 """Rows of one app that a gateway has under way at most: few beside what the streams hold."""
@@ -46,6 +48,7 @@ class Window:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ticket = 0
         self._elsewhere: dict[str, tuple[int, float]] = {}  # gateway -> (priority, until when it counts)
+        self._someone_waits = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
 
     async def take(self, priority: int) -> None:
@@ -54,8 +57,10 @@ class Window:
         self._ticket += 1
         heapq.heappush(self._waiting, (-priority, self._ticket, future))
         self._grant()
-        if not future.done() and self._ticking is None:
-            self._ticking = asyncio.create_task(self._tick())
+        if not future.done():
+            self._someone_waits.set()
+            if self._ticking is None:
+                self._ticking = asyncio.create_task(forever(self._tick, "rows that wait"))
         try:
             await future
         except asyncio.CancelledError:
@@ -95,16 +100,16 @@ class Window:
 
     async def _tick(self) -> None:
         """While rows wait: says so, and looks whether those of others still do."""
-        while (priority := self._highest()) is not None:
-            if not self._outranked(priority):
-                try:
-                    waits = msgspec.msgpack.encode(Waits(self._me, priority))
-                    await self._broker.publish_core(batch_hint(self._app), waits)
-                except Disconnected:
-                    pass  # a hint
-            await asyncio.sleep(SAY_EVERY)
-            self._grant()
-        self._ticking = None
+        await self._someone_waits.wait()
+        if (priority := self._highest()) is None:
+            self._someone_waits.clear()
+            return
+        if not self._outranked(priority):
+            with suppress(Disconnected):  # a hint
+                waits = msgspec.msgpack.encode(Waits(self._me, priority))
+                await self._broker.publish_core(batch_hint(self._app), waits)
+        await asyncio.sleep(SAY_EVERY)
+        self._grant()
 
 
 class Windows:

@@ -14,6 +14,7 @@ from broker.facts import Facts
 from broker.requests import Message
 from broker.subjects import facts_of, parse_run, seen
 from cornstalk.graph import State
+from cornstalk.loops import forever
 from cornstalk.messages import FACTS, Fact, Malformed, decode
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Following:
         subject = seen(facts_of(self.request))
         self._subscription = await self._broker.subscribe_core(subject, self._hear, on_lost=self._lost)
         self._forget_reconnect = self._broker.on_reconnect(self._reconnected)
-        self._reader = asyncio.create_task(self._catch_up())
+        self._reader = asyncio.create_task(forever(self._catch_up, "the facts of a request"))
         return self
 
     async def close(self) -> None:
@@ -103,13 +104,12 @@ class Following:
         self._lost()
 
     async def _catch_up(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._behind.wait(), READ_EVERY)
-            self._behind.clear()
-            try:
-                await self.read()
-                if not self._behind.is_set():
-                    self._whole.set()
-            except BrokerError as error:
-                log.info("request %s: %s; reading again", self.request, type(error).__name__)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._behind.wait(), READ_EVERY)
+        self._behind.clear()
+        try:
+            await self.read()
+            if not self._behind.is_set():
+                self._whole.set()
+        except BrokerError as error:
+            log.info("request %s: %s; reading again", self.request, type(error).__name__)

@@ -262,12 +262,16 @@ class Requests:
         journal = Journal(self._broker, self._facts, following, accepted, app.components(), ports)
         driver = Driver(self._broker, app, journal, live or app.request(input))
         run = self._runs[accepted.request] = Run(accepted, following, driver)
-        run.task.add_done_callback(lambda _: self._ending.add(asyncio.create_task(self._end(run))))
+        run.task.add_done_callback(lambda _: self._ended(run))
         return run
+
+    def _ended(self, run: Run) -> None:
+        ending = asyncio.create_task(self._end(run))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def _end(self, run: Run) -> None:
         await run.following.close()
-        self._ending.discard(asyncio.current_task())
         if self._runs.get(run.accepted.request) is run:
             del self._runs[run.accepted.request]
         if run.leaving is not None:
