@@ -66,11 +66,11 @@ def digest(block: int, tensor: Tensor) -> int:
     return int.from_bytes(blake2b(encode((block, tensor)), digest_size=8).digest(), "little")
 
 
-def seal(words: Words, block: int, tensor: Tensor) -> None:
+def seal(words: Words, offset: int, block: int, digest: int) -> None:
     """The block is whole, and the daemon will hear so: readers need not ask. `words` are those of its arena."""
     if AVAILABLE:
-        at = 2 * (tensor.offset // UNIT)
-        words[at + 1] = digest(block, tensor)
+        at = 2 * (offset // UNIT)
+        words[at + 1] = digest
         fence()
         words[at] = block
 

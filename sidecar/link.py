@@ -66,6 +66,7 @@ class Link:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._outgoing: deque[bytes] = deque()
         self._read_only: dict[int, asyncio.Task[Mapping]] = {}
+        self._mapped: dict[int, Mapping] = {}  # those of them that are there
         self._pins: Pins | None = None
         self._tail = _Tail()
         self._poller = select.poll()
@@ -157,12 +158,8 @@ class Link:
 
     def pin(self, tensor: Tensor) -> Root | None:
         """A lease without a round trip: the root of its span. None: ask the daemon. Raises SidecarDown."""
-        mapped = self._read_only.get(tensor.arena)
-        if self._pins is None or mapped is None or not mapped.done() or mapped.exception() is not None:
-            return None
-        mapping = mapped.result()
-        block = board.sealed(mapping.seals, tensor)
-        if not block:
+        mapping = self._mapped.get(tensor.arena)
+        if mapping is None or self._pins is None or not (block := board.sealed(mapping.seals, tensor)):
             return None
         if not self._pins.pin(block):
             self.post(messages.Unpinned(block))
@@ -200,7 +197,10 @@ class Link:
             await asyncio.wait((task,), timeout=wait)
             if not task.done():
                 raise Timeout("the arena could not be mapped before the deadline")
-        return task.result()
+        mapping = task.result()
+        if number in self._read_only:
+            self._mapped[number] = mapping
+        return mapping
 
     def close(self) -> None:
         """Idempotent. Leases end at once, or with the last view where some are left."""
@@ -220,6 +220,7 @@ class Link:
         self._outgoing.clear()
         self.own.clear()
         self._read_only.clear()
+        self._mapped.clear()
         self._pins = None
         return self._connection.detach()
 
@@ -297,6 +298,7 @@ class Link:
         elif isinstance(reply, messages.Forget):
             self.own.pop(reply.arena, None)
             self._read_only.pop(reply.arena, None)
+            self._mapped.pop(reply.arena, None)
         elif isinstance(reply, messages.Failed):
             log.error("the sidecar refused a message: %s", reply.message)
 

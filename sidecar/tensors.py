@@ -40,7 +40,8 @@ class Block:
             owner.request, owner.node, owner.gen, owner.attempt, output, index,
             link.host, link.epoch, space.arena, space.offset, nbytes, dtype, shape,
         )  # fmt: skip
-        self._ref: Ref | None = None
+        self._digest: Final = board.digest(space.block, self._tensor)
+        self._committed = False
         self._root: views.Root | None = link.view(link.own[space.arena], space.offset, nbytes)
         self._array: np.ndarray[Any, Any] | None = None
 
@@ -58,9 +59,9 @@ class Block:
     @property
     def ref(self) -> Ref:
         """What readers need. Raises SidecarError before the commit."""
-        if self._ref is None:
+        if not self._committed:
             raise SidecarError("the block is not committed: leave its `async with` first")
-        return self._ref
+        return self._tensor.ref()
 
     def commit(self, expires: float) -> None:
         """Raises SidecarDown if the daemon died since the grant, Denied for a header that is too long."""
@@ -71,10 +72,11 @@ class Block:
             self._give_back(views_left)
             raise
         if told:  # so the commit is not lost if this process is killed now
-            board.seal(self._link.own[self._tensor.arena].seals, self._block, self._tensor)
+            seals = self._link.own[self._tensor.arena].seals
+            board.seal(seals, self._tensor.offset, self._block, self._digest)
         if views_left is not None:
             self._link.when_dead(views_left, self._end_hold)
-        self._ref = self._tensor.ref()
+        self._committed = True
 
     def abort(self) -> None:
         """Gives the block back uncommitted, once no view of it is left."""

@@ -75,6 +75,11 @@ class Orders(RuleBasedStateMachine):
             reader.process.step()
 
     @rule(data=st.data())
+    def finish_reader(self, data: st.DataObject) -> None:
+        if reader := self.reader(data, lambda reader: not reader.process.done):
+            reader.process.finish()
+
+    @rule(data=st.data())
     def drain_reader(self, data: st.DataObject) -> None:
         if reader := self.reader(data, lambda reader: reader.process.stores):
             reader.process.drain()
@@ -88,6 +93,11 @@ class Orders(RuleBasedStateMachine):
     @rule()
     def step_daemon(self) -> None:
         self.world.daemon.step()
+
+    @precondition(lambda self: not self.world.daemon.done)
+    @rule()
+    def finish_daemon(self) -> None:
+        self.world.daemon.finish()
 
     @precondition(lambda self: self.world.daemon.stores)
     @rule()
@@ -164,6 +174,83 @@ def test_in_every_order_a_reader_has_the_memory_or_the_daemon_gives_it_out(givin
     assert orders(lambda choose: race(World(), choose, giving_back=giving_back, deadly=deadly)) > 50
 
 
+@pytest.fixture
+def world() -> World:
+    """One reader, and as many blocks as are slots, and one more, which meets the first."""
+    world = World()
+    world.connect()
+    world.daemon.finish()
+    for _ in range(SLOTS + 1):
+        world.grant(commit=True)
+        world.daemon.finish()
+    return world
+
+
+def pin(reader: Reader, block: int) -> bool:
+    before = len(reader.reads)
+    reader.pin(block)
+    reader.process.finish()
+    return len(reader.reads) > before
+
+
+def release(world: World, block: int) -> None:
+    world.release(block)
+    world.daemon.finish()
+
+
+def test_news_of_a_pin_that_failed_say_nothing_of_one_that_holds(world: World) -> None:
+    (reader,), block = world.readers, world.blocks[-1]
+    assert pin(reader, block)
+    release(world, block)
+    assert not pin(reader, block)
+    world.hear(reader)
+    world.daemon.finish()
+    assert world.freed == set()
+    assert reader.page[block % SLOTS] == block
+    world.settle()
+    assert world.freed == set(world.blocks)
+
+
+def test_of_two_blocks_that_meet_in_a_slot_the_younger_can_be_pinned(world: World) -> None:
+    (reader,), elder, younger = world.readers, world.blocks[0], world.blocks[-1]
+    assert not pin(reader, elder)
+    assert pin(reader, younger)
+    release(world, elder)
+    assert pin(reader, younger)
+
+
+def test_a_pin_stays_when_a_younger_block_takes_the_slot(world: World) -> None:
+    (reader,), elder = world.readers, world.blocks[1]
+    assert pin(reader, elder)
+    world.grant(commit=True)
+    world.daemon.finish()
+    younger = world.blocks[-1]
+    assert younger % SLOTS == elder % SLOTS
+    assert not pin(reader, younger)
+    release(world, elder)
+    assert world.freed == set()
+    reader.unpin(elder)
+    reader.process.finish()
+    while reader.news:
+        world.hear(reader)
+        world.daemon.finish()
+    assert world.freed == {elder}
+    assert pin(reader, younger)
+
+
+def test_pins_of_the_dead_hold_nothing(world: World) -> None:
+    (reader,), before, after = world.readers, world.blocks[1], world.blocks[2]
+    assert pin(reader, before)
+    assert pin(reader, after)
+    release(world, before)
+    world.die(reader)
+    world.bury()
+    world.daemon.finish()
+    assert world.freed == {before}
+    release(world, after)
+    assert world.freed == {before, after}
+
+
 @pytest.mark.parametrize(
     ("giving_back", "wrong"), [(False, "under a reader|to a reader|got memory"), (True, "is not given out again")]
 )
@@ -173,20 +260,24 @@ def test_without_fences_each_would_miss_the_other(giving_back: bool, wrong: str)
         orders(lambda choose: race(World(fences=False), choose, giving_back=giving_back, deadly=False))
 
 
+def seal(words: board.Words, block: int, tensor: Tensor) -> None:
+    board.seal(words, tensor.offset, block, board.digest(block, tensor))
+
+
 @pytest.mark.parametrize("change", [{"gen": 1}, {"attempt": "b"}, {"epoch": "f"}, {"nbytes": 15}, {"shape": (4,)}])
 def test_a_seal_names_a_ref_in_every_field(change: dict[str, object]) -> None:
     words = memoryview(bytearray(16 * 16)).cast("Q")
     assert board.sealed(words, TENSOR) == 0
-    board.seal(words, 7, TENSOR)
+    seal(words, 7, TENSOR)
     assert board.sealed(words, TENSOR) == 7
     assert board.sealed(words, msgspec.structs.replace(TENSOR, **change)) == 0
 
 
 def test_a_seal_that_is_half_written_names_nothing() -> None:
     words = memoryview(bytearray(16 * 16)).cast("Q")
-    board.seal(words, 7, TENSOR)
+    seal(words, 7, TENSOR)
     old = words.tolist()
-    board.seal(words, 8, msgspec.structs.replace(TENSOR, attempt="b"))
+    seal(words, 8, msgspec.structs.replace(TENSOR, attempt="b"))
     new = words.tolist()
     for mixed in ([old[16], new[17]], [new[16], old[17]]):
         words[16], words[17] = mixed
