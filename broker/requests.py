@@ -51,7 +51,7 @@ class Requests:
         self._prefix = nc.new_inbox()
 
     async def start(self) -> None:
-        self._sub = await self._nc.subscribe(f"{self._prefix}.*", cb=self._on_message, pending_bytes_limit=0)
+        self._sub = await self._nc.take(f"{self._prefix}.*", self._on_message)
 
     async def stop(self) -> None:
         """Whoever still waits is told that the connection is lost. Idempotent."""
@@ -89,7 +89,7 @@ class Requests:
             raise NoResponders(subject)
         return answer.messages
 
-    async def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         answer = self._under_way.get(message.subject[len(self._prefix) + 1 :])
         if answer is None or answer.future.done():
             return

@@ -54,15 +54,25 @@ class Client(nats.aio.client.Client):  # type: ignore[misc]
         sub.hear = hear
         return sub
 
+    async def take(self, subject: str, take: Callable[[Any], None]) -> Any:
+        """As `listen`, of whole messages: `take` gets each with its headers read, and its status."""
+        sub = await self.subscribe(subject)
+        sub.take = take
+        return sub
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        hear = getattr(self._subs.get(sid), "hear", None)
-        if hear is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
+        sub = self._subs.get(sid)
         try:
-            hear(subject.decode(), data, headers)
+            if (hear := getattr(sub, "hear", None)) is not None:
+                hear(subject.decode(), data, headers)
+                return
+            if (take := getattr(sub, "take", None)) is not None:
+                take(self._build_message(sid, subject, reply, data, await self._process_headers(headers)))
+                return
         except Exception as error:
             await self._error_cb(error)
+            return
+        await super()._process_msg(sid, subject, reply, data, headers)
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
