@@ -22,6 +22,10 @@ MAX_HELD: Final = 2048
 """Half of the consumer's max_ack_pending."""
 HAND_BACK: Final = 2.0
 """Seconds after which a trigger over the bound comes again."""
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two tries of a trigger, while few are held."""
+TRIES: Final = 256
+"""Tries a second of all that are held, about: the dispatcher's time is for those whose queues have room."""
 SIGN_OF_LIFE: Final = DISPATCH_ACK_WAIT / 3
 
 
@@ -59,7 +63,7 @@ class Held:
             pause = 0.05
             while rest and state.finish is None and time.time() < accepted.deadline:
                 await asyncio.sleep(pause * (0.5 + random.random()))
-                pause = min(1.0, pause * 2)
+                pause = min(max(LONGEST_PAUSE, len(self) / TRIES), pause * 2)
                 rest = await self._publisher.publish(accepted, state, rest)
                 crash_at("dispatcher.held")
         finally:
