@@ -13,9 +13,17 @@ from typing import Any, Final
 
 from cornstalk.errors import SetupError
 
-FAMILIES: Final = {"qwen2_5_vl": "Qwen2.5-VL"}
+FAMILIES: Final = {
+    "qwen2_5_vl": "Qwen2.5-VL",
+    "qwen2_vl": "Qwen2-VL",
+    "qwen3_vl": "Qwen3-VL",
+    "llava_onevision": "LLaVA-OneVision",
+    "internvl": "InternVL3",
+    "gemma3": "Gemma 3",
+}
 """Model types of transformers whose halves run apart, with the names that people know them by."""
 _EYES: Final = re.compile(r"^(model\.)?(visual|vision_tower|multi_modal_projector|image_newline)\b")
+_TOWER: Final = re.compile(r"^(model\.)?vision_tower\b")
 _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError)
 
 
@@ -49,13 +57,37 @@ def config_of(folder: Path) -> Any:
         raise SetupError(f"{folder} has no configuration that can be read: {error}") from error
 
 
-def eyes(folder: Path, config: Any, dtype: Any, device: str) -> Any:
-    """The model without its language model; `get_image_features` works. Raises SetupError."""
+def eyes(folder: Path, config: Any, dtype: Any, device: str, tower: Any = None) -> Any:
+    """The model without its language model; `get_image_features` works. Raises SetupError.
+
+    `tower`: the vision tower of another model, in place of one from this folder.
+    """
 
     def keep(model: Any) -> None:
         del model.model.language_model, model.lm_head
+        if tower is not None:
+            del model.model.vision_tower
 
-    return _half(folder, config, dtype, device, keep, lambda name: bool(_EYES.match(name)), _tied_weights_keys=None)
+    def mine(name: str) -> bool:
+        return bool(_EYES.match(name)) and not (tower is not None and _TOWER.match(name))
+
+    half = _half(folder, config, dtype, device, keep, mine, _tied_weights_keys=None)
+    if tower is not None:
+        half.model.vision_tower = tower
+    return half
+
+
+def same_tower(one: Path, other: Path) -> bool:
+    """Whether all weights of the tower that the other folder has, if any, are those of the one."""
+    import torch
+
+    mine = dict(tensors_of(one, _is_of_tower))
+    theirs = tensors_of(other, _is_of_tower)
+    return all(name in mine and torch.equal(mine[name], tensor) for name, tensor in theirs)
+
+
+def _is_of_tower(name: str) -> bool:
+    return bool(_TOWER.match(name))
 
 
 def words(folder: Path, config: Any, dtype: Any, device: str) -> Any:
@@ -65,6 +97,7 @@ def words(folder: Path, config: Any, dtype: Any, device: str) -> Any:
         for part in ("visual", "vision_tower", "multi_modal_projector", "image_newline"):
             if hasattr(model.model, part):
                 delattr(model.model, part)
+        model.model._is_hf_initialized = True  # or LLaVA's would be given a new image_newline
 
     return _half(folder, config, dtype, device, keep, lambda name: not _EYES.match(name))
 
@@ -80,11 +113,12 @@ def _half(
 ) -> Any:
     import torch
     import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     known = ", ".join(FAMILIES.values())
     if config.model_type not in FAMILIES:
         raise SetupError(f"{folder} holds a {config.model_type}, whose halves do not run apart; known are {known}")
-    whole = getattr(transformers, config.architectures[0])
+    whole = getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[config.model_type])
 
     def build(self: Any, config: Any) -> None:
         whole.__init__(self, config)

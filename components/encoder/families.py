@@ -5,22 +5,50 @@ from __future__ import annotations
 from typing import Final
 
 from components import models
-from components.encoder.qwen_vl import Qwen25VL
+from components.encoder.gemma3 import Gemma3
+from components.encoder.internvl import InternVL3
+from components.encoder.llava_onevision import LlavaOneVision
+from components.encoder.qwen_vl import Qwen2VL, Qwen3VL, Qwen25VL
 from components.encoder.tower import Tower
-from components.halves import FAMILIES, config_of, device_of, dtype_of
+from components.halves import FAMILIES, config_of, device_of, dtype_of, same_tower
 from cornstalk.errors import SetupError
 from cornstalk.tasks.seeing import ImageEncoder
 
-TOWERS: Final[dict[str, type[Tower]]] = {"qwen2_5_vl": Qwen25VL}
+TOWERS: Final[dict[str, type[Tower]]] = {
+    "qwen2_5_vl": Qwen25VL,
+    "qwen2_vl": Qwen2VL,
+    "qwen3_vl": Qwen3VL,
+    "llava_onevision": LlavaOneVision,
+    "internvl": InternVL3,
+    "gemma3": Gemma3,
+}
 """By the model type of transformers."""
 
 
-def tower_of(task: ImageEncoder) -> Tower:
-    """Raises SetupError for a folder without a model of a known family."""
+def towers_of(task: ImageEncoder) -> dict[str, Tower]:
+    """By the model that they see for: the task's own, and its `adapters`, which share the weights of its tower.
+
+    Raises SetupError for a folder without a model of a known family, and for an adapter of another tower.
+    """
+    device = device_of(task.device)
+    dtype = dtype_of(task.dtype, device)
     folder = models.multimodal_model(task.model)
     config = config_of(folder)
     if config.model_type not in TOWERS:
         known = ", ".join(FAMILIES[kind] for kind in TOWERS)
         raise SetupError(f"{task.model} is a {config.model_type}; there are vision towers of {known}")
-    device = device_of(task.device)
-    return TOWERS[config.model_type](folder, config, dtype_of(task.dtype, device), device)
+    kind = TOWERS[config.model_type]
+    if task.adapters and not kind.shares:
+        raise SetupError(f"{FAMILIES[config.model_type]} has its projector within its tower: it takes no adapters")
+    first = kind(folder, config, dtype, device)
+    towers = {task.model: first}
+    for name in task.adapters:
+        other = models.multimodal_model(name)
+        theirs = config_of(other)
+        same = (
+            theirs.model_type == config.model_type and theirs.vision_config.to_dict() == config.vision_config.to_dict()
+        )
+        if not same or not same_tower(folder, other):
+            raise SetupError(f"{name} sees with another tower than {task.model}: give it an ImageEncoder of its own")
+        towers[name] = kind(other, theirs, dtype, device, first)
+    return towers

@@ -38,3 +38,21 @@ class Qwen25VL(Tower):
         frames, high, wide = picture.arrays["image_grid_thw"][0].tolist()
         merge = self.config.vision_config.spatial_merge_size
         return rows.unflatten(-2, (frames, high // merge, wide // merge))
+
+
+class Qwen2VL(Qwen25VL):
+    """As Qwen25VL: patches [p, 1176] -> embeddings [1, rows, columns, size]."""
+
+
+class Qwen3VL(Qwen25VL):
+    """patches [p, 1536] (16 x 16 pixels, twice) -> embeddings [1 + layers, 1, rows, columns, size].
+
+    The first are those of the rows; the others are deepstack features, which the first layers of the model add.
+    """
+
+    def encode(self, pictures: Sequence[Picture]) -> list[Any]:
+        import torch
+
+        seen = self._seen(pictures)
+        layers = zip(seen.pooler_output, *seen.deepstack_features, strict=True)
+        return [self._shaped(picture, torch.stack(rows)) for picture, rows in zip(pictures, layers, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +19,8 @@ class Picture:
     """What a tower takes of one picture."""
 
     arrays: dict[str, np.ndarray[Any, Any]]
-    bucket: Hashable
-    """Pictures of one bucket have equal shapes and go through the tower together."""
+    bucket: Any
+    """Hashable. Pictures of one bucket have equal shapes and go through the tower together."""
     patches: int
     """Its share of the memory of a step."""
 
@@ -30,8 +30,11 @@ class Tower:
 
     processor: ClassVar[str]
     """The class of transformers that turns pixels into patches, without torchvision."""
+    shares: ClassVar[bool] = False
+    """Whether the tower ends before the projector, so that models with projectors of their own can share it."""
 
-    def __init__(self, folder: Path, config: Any, dtype: Any, device: str) -> None:
+    def __init__(self, folder: Path, config: Any, dtype: Any, device: str, of: Tower | None = None) -> None:
+        """`of`: whose vision tower this one uses; then only the projector is loaded. Raises SetupError."""
         import transformers
 
         self.config, self.dtype, self.device = config, dtype, device
@@ -39,7 +42,7 @@ class Tower:
             self._processor = getattr(transformers, self.processor).from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SetupError(f"{folder} does not say how pictures are prepared: {error}") from error
-        self._model = eyes(folder, config, dtype, device).model
+        self._model: Any = eyes(folder, config, dtype, device, of and of.vision_tower).model
 
     def prepare(self, pixels: Pixels, among: int) -> Picture:
         """`pixels` RGB uint8 [h, w, 3]; `among`: how many pictures its prompt has. Raises ValueError."""
@@ -58,3 +61,15 @@ class Tower:
 
         joined = torch.from_numpy(np.concatenate([picture.arrays[name] for picture in pictures])).to(self.device)
         return joined.to(self.dtype) if joined.is_floating_point() else joined
+
+    @property
+    def vision_tower(self) -> Any:
+        """The module that others may share."""
+        return self._model.vision_tower
+
+    @property
+    def _patches(self) -> int:
+        """Of one tile."""
+        vision = self.config.vision_config
+        sides = [np.max(size) for size in (vision.image_size, vision.patch_size)]
+        return int(sides[0] // sides[1]) ** 2

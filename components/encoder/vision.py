@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from components.encoder.families import tower_of
+from components.encoder.families import towers_of
 from components.encoder.tower import Picture, Tower
 from components.encoder.window import WINDOW, Window
 from components.engine import Call
@@ -34,12 +36,12 @@ class VisionEncoder:
         assert isinstance(task, ImageEncoder)
         self._task = task
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pictures")
-        self._tower: Tower
+        self._towers: dict[str, Tower] = {}
         self._window: Window | None = None
 
     async def start(self) -> None:
         try:
-            self._tower = await asyncio.to_thread(tower_of, self._task)
+            self._towers = await asyncio.to_thread(towers_of, self._task)
         except ImportError as error:
             raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
         self._window = Window(self._encode, self.window)
@@ -62,24 +64,30 @@ class VisionEncoder:
 
     async def run(self, call: Call) -> dict[str, Any]:
         assert self._window is not None
-        given = (call.inputs[name] for name in ("image", "page", "among"))
+        given = (call.inputs[name] for name in ("image", "page", "among", "adapter"))
         with self._window.coming():
             picture = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepared, *given)
         call.check()
         await call.tensor("embeddings", await self._window.encode(picture, call.check))
         return {}
 
-    def _prepared(self, image: bytes | np.ndarray[Any, Any], page: int, among: int) -> Picture:
-        """Raises EngineError: bad_image, bad_page, too_large."""
+    def _prepared(self, image: bytes | np.ndarray[Any, Any], page: int, among: int, adapter: str) -> Picture:
+        """Raises EngineError: bad_input, bad_image, bad_page, too_large."""
+        name = adapter or self._task.model
+        if name not in self._towers:
+            raise EngineError(f"no adapter {name!r}; there are {', '.join(self._towers)}", "bad_input")
         pixels = decode_image(image, page=page) if isinstance(image, bytes) else picture_of(image, page)
         try:
-            return self._tower.prepare(pixels, among)
+            picture = self._towers[name].prepare(pixels, among)
         except ValueError as error:
             high, wide = pixels.shape[:2]
             raise EngineError(f"a picture of {wide} x {high} is not for this model: {error}", "bad_image") from error
+        return replace(picture, bucket=(name, picture.bucket))
 
-    def _encode(self, pictures: Any) -> list[Any]:
+    def _encode(self, pictures: Sequence[Picture]) -> list[Any]:
         import torch
 
+        name, bucket = pictures[0].bucket
         with torch.inference_mode():
-            return [tensor.contiguous().cpu() for tensor in self._tower.encode(pictures)]
+            made = self._towers[name].encode([replace(picture, bucket=bucket) for picture in pictures])
+            return [tensor.contiguous().cpu() for tensor in made]

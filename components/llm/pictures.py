@@ -30,7 +30,16 @@ class Reading:
 
 
 _QWEN: Final = Written("<|image_pad|>", "<|image_pad|>")
-READINGS: Final = {"qwen2_5_vl": Reading(_QWEN, axes=True)}
+READINGS: Final = {
+    "qwen2_5_vl": Reading(_QWEN, axes=True),
+    "qwen2_vl": Reading(_QWEN, axes=True),
+    "qwen3_vl": Reading(_QWEN, axes=True, deep=True),
+    "llava_onevision": Reading(Written("<image>", "<image>")),
+    "internvl": Reading(Written("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>")),
+    "gemma3": Reading(
+        Written("<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"), both_ways=True
+    ),
+}
 """By the model type of transformers."""
 
 

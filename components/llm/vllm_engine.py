@@ -86,6 +86,8 @@ class VllmEngine:
 
     async def run(self, call: Call) -> dict[str, Any]:
         ask = checked(call.inputs)
+        if ask.images:
+            raise EngineError("this engine takes no pictures: an LLM with engine='transformers' does", "bad_input")
         prompt = await asyncio.to_thread(self._chat.prompt, ask.prompt, ask.system)
         room = self._context - len(prompt)
         if room < 1:

@@ -16,19 +16,23 @@ class ImageEncoder(UnitTask):
     """The eyes of a multimodal model: a picture (PNG, JPEG, WebP, GIF, TIFF, BMP), or one page of it, as embeddings.
 
     `model`: the absolute path of a folder as transformers saves it, or its name ("owner/name") in the Hugging Face
-    cache of the machines that the workers run on. Only its vision tower and projector are loaded.
+    cache of the machines that the workers run on. Only its vision tower and projector are loaded. `adapters`: more
+    models that see with the same tower, each with a projector of its own; they take little more memory.
     """
 
     kind: ClassVar[str] = "encoder"
     model: str
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    adapters: tuple[str, ...] = ()
 
     class Out(BaseModel):
         embeddings: Tensor  # for an LLM of the same model; docs/models has the shape of each family
 
-    def __call__(self, *, image: Upload | Tensor, page: int = 0, among: int = 1) -> Out:
-        """`among`: how many pictures the prompt has. Some models look closer at one that is alone."""
+    def __call__(self, *, image: Upload | Tensor, page: int = 0, among: int = 1, adapter: str = "") -> Out:
+        """`among`: how many pictures the prompt has; some models look closer at one that is alone. `adapter`: the model
+        that the embeddings are for, if it is not `model`.
+        """
         raise NotImplementedError
 
 
@@ -47,7 +51,8 @@ class Sight(BaseModel):
 class MultimodalLLM(CompositeTask):
     """A model of docs/models, its eyes in workers of their own. Pictures are looked at side by side.
 
-    A question without pictures makes no work for the eyes. Apps and other LLMs that use the same eyes share them.
+    A question without pictures makes no work for the eyes. `eyes`: for models that share a tower, one of which `llm` is
+    the model or among the adapters.
     """
 
     def __init__(self, llm: LLM, eyes: ImageEncoder | None = None) -> None:
@@ -56,7 +61,8 @@ class MultimodalLLM(CompositeTask):
 
     def invoke(self, request: Sight) -> Stream[str]:
         among = len(request.images)
-        seen = [self.eyes(image=image, among=among).embeddings for image in request.images]
+        adapter = self.llm.model if self.llm.model in self.eyes.adapters else ""
+        seen = [self.eyes(image=image, among=among, adapter=adapter).embeddings for image in request.images]
         return self.llm(
             prompt=request.prompt,
             images=seen,

@@ -53,8 +53,8 @@ async def llm(folder: Path) -> AsyncIterator[TransformersEngine]:
     await engine.stop()
 
 
-async def seen(eyes: VisionEncoder, image: Any, page: int = 0) -> np.ndarray[Any, Any]:
-    call = FakeCall(image=image, page=page, among=1)
+async def seen(eyes: VisionEncoder, image: Any, page: int = 0, adapter: str = "") -> np.ndarray[Any, Any]:
+    call = FakeCall(image=image, page=page, among=1, adapter=adapter)
     await eyes.run(call)
     return call.tensors["embeddings"]
 
@@ -89,7 +89,7 @@ async def test_a_frame_of_a_tensor_is_seen_as_its_file(eyes: VisionEncoder) -> N
 
 
 async def test_who_is_cancelled_while_it_waits_leaves_and_the_others_go_on(eyes: VisionEncoder) -> None:
-    doomed = FakeCall(image=picture(noise(1, 60, 60), "PNG"), page=0, among=1)
+    doomed = FakeCall(image=picture(noise(1, 60, 60), "PNG"), page=0, among=1, adapter="")
     task = asyncio.create_task(eyes.run(doomed))
     doomed.cancelled.set()
     await seen(eyes, picture(noise(2, 60, 60), "PNG"))
@@ -117,6 +117,40 @@ async def test_a_step_has_one_shape_and_no_more_than_its_room() -> None:
     await window.close()
     assert steps == [["a", "a"], ["b"], ["bad"], ["a"], ["c", "c", "c"], ["c"]]
     assert [str(r) for r in results] == ["a", "b", "a", "a step failed: no", "a", "c", "c", "c", "c"]
+
+
+# ------------------------------------------------------------ one tower for several models
+
+
+async def test_models_that_share_a_tower_share_a_component(tmp_path: Path) -> None:
+    one, two = (tiny_vl(tmp_path / str(seed), "llava_onevision", seed=seed) for seed in (1, 2))
+    shared = Patient(ImageEncoder(model=str(one), adapters=(str(two),), dtype="float32"))
+    await shared.start()
+    file = picture(noise(1, 100, 140), "PNG")
+    found = await asyncio.gather(*(seen(shared, file, adapter=adapter) for adapter in ("", str(one), str(two))))
+    with pytest.raises(EngineError, match="no adapter '/elsewhere'") as caught:
+        await seen(shared, file, adapter="/elsewhere")
+    assert caught.value.engine_code == "bad_input"
+    towers = [tower.vision_tower for tower in shared._towers.values()]
+    assert towers[0] is towers[1]
+    await shared.stop()
+    for folder, ours in ((one, found[0]), (one, found[1]), (two, found[2])):
+        alone = VisionEncoder(ImageEncoder(model=str(folder), dtype="float32"))
+        await alone.start()
+        assert np.allclose(await seen(alone, file), ours, atol=1e-5)
+        await alone.stop()
+    assert not np.allclose(found[0], found[2], atol=1e-2)
+
+
+async def test_another_tower_is_no_adapter(tmp_path: Path, folder: Path) -> None:
+    one, two = (tiny_vl(tmp_path / str(tower), "llava_onevision", tower=tower) for tower in (1, 2))
+    for model, adapter, why in (
+        (one, two, "sees with another tower than"),
+        (one, folder, "sees with another tower than"),
+        (folder, one, r"Qwen2\.5-VL has its projector within its tower"),
+    ):
+        with pytest.raises(SetupError, match=why):
+            await VisionEncoder(ImageEncoder(model=str(model), adapters=(str(adapter),))).start()
 
 
 # ------------------------------------------------------------ the words

@@ -36,7 +36,12 @@ class Family:
     template: str
     config: Callable[[Callable[[str], int], dict[str, Any]], Any]
     processor: Callable[[], Any]
-    placeholder: str
+    mark: str
+    """What the template writes for a picture."""
+    written: Callable[[int], str]
+    """What stands there for one of n rows."""
+    types: str = ""
+    """How transformers is told which tokens are of pictures, if it must be."""
 
 
 def _text(**more: Any) -> dict[str, Any]:
@@ -61,6 +66,113 @@ def _qwen25(ids: Callable[[str], int], text: dict[str, Any]) -> Any:
     )
 
 
+def _qwen2(ids: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import Qwen2VLConfig
+
+    vision = {"depth": 2, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2, "hidden_size": SIZE}
+    return Qwen2VLConfig(
+        text_config=_text(**text, rope_parameters=_MROPE),
+        vision_config=vision,
+        **_qwen_ids(ids),
+        tie_word_embeddings=True,
+    )
+
+
+def _qwen3(ids: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import Qwen3VLConfig
+
+    return Qwen3VLConfig(
+        text_config=_text(**text, head_dim=32, rope_parameters={**_MROPE, "mrope_interleaved": True}),
+        vision_config={
+            **_VISION,
+            "patch_size": 16,
+            "num_position_embeddings": 64,
+            "out_hidden_size": SIZE,
+            "deepstack_visual_indexes": [0, 1],
+        },
+        **_qwen_ids(ids),
+    )
+
+
+def _llava(ids: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import LlavaOnevisionConfig
+
+    return LlavaOnevisionConfig(
+        text_config={"model_type": "qwen2", **_text(**text)},
+        vision_config=_SIGLIP,
+        image_token_index=ids("<image>"),
+        video_token_index=ids("<video>"),
+        image_grid_pinpoints=_PINPOINTS,
+    )
+
+
+def _llava_processor() -> Any:
+    from transformers import LlavaOnevisionImageProcessorPil
+
+    return LlavaOnevisionImageProcessorPil(size={"height": 56, "width": 56}, image_grid_pinpoints=_PINPOINTS)
+
+
+def _internvl(ids: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import InternVLConfig
+
+    return InternVLConfig(
+        text_config={"model_type": "qwen2", **_text(**text)},
+        vision_config={
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "image_size": [56, 56],
+            "patch_size": [14, 14],
+        },
+        image_token_id=ids("<IMG_CONTEXT>"),
+        tie_word_embeddings=False,
+    )
+
+
+def _internvl_processor() -> Any:
+    from transformers import GotOcr2ImageProcessorPil
+
+    return GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, max_patches=6)
+
+
+def _gemma3(ids: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import Gemma3Config
+
+    return Gemma3Config(
+        text_config=_text(
+            **text,
+            head_dim=32,
+            query_pre_attn_scalar=32,
+            sliding_window=12,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        vision_config={**_SIGLIP, "image_size": 112},
+        mm_tokens_per_image=16,
+        boi_token_index=ids("<start_of_image>"),
+        eoi_token_index=ids("<end_of_image>"),
+        image_token_index=ids("<image_soft_token>"),
+        tie_word_embeddings=False,
+    )
+
+
+def _gemma3_processor() -> Any:
+    from transformers import Gemma3ImageProcessorPil
+
+    return Gemma3ImageProcessorPil(size={"height": 112, "width": 112})
+
+
+_PINPOINTS: Final = [[56, 56], [56, 112], [112, 56], [112, 112], [56, 168], [168, 56]]
+_SIGLIP: Final = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 56,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
 _MROPE: Final = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]}
 _VISION: Final = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 14}
 
@@ -80,17 +192,58 @@ def _qwen_processor(**more: Any) -> Any:
     return Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 24}, **more)
 
 
+_LLAVA: Final = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }} "
+    "{% for c in m['content'] | selectattr('type', 'equalto', 'image') %}<image>{% endfor %}"
+    "{% for c in m['content'] | selectattr('type', 'equalto', 'text') %}{{ '\n' + c['text'] }}{% endfor %}"
+    "<|im_end|>{% endfor %}<|im_start|>assistant\n"
+)
+_INTERNVL: Final = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for c in m['content'] %}{% if c['type'] == 'image' %}"
+    "<IMG_CONTEXT>\n{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+_GEMMA: Final = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<start_of_image>{% else %}{{ c['text'] | trim }}{% endif %}{% endfor %}"
+    "<end_of_turn>\n{% endfor %}<start_of_turn>model\n"
+)
 _QWEN_TOKENS: Final = (
     "<|endoftext|>", "<|im_end|>", "<|im_start|>",
     "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
 )  # fmt: skip
+_LLAVA_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<image>", "<video>")
+_INTERNVL_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<img>", "</img>", "<IMG_CONTEXT>")
+_GEMMA_TOKENS: Final = (
+    "<bos>", "<end_of_turn>", "<start_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>",
+)  # fmt: skip
+
+
+def _family(special: Sequence[str], template: str, config: Any, processor: Any, mark: str, **more: Any) -> Family:
+    return Family(special, template, config, processor, mark, **{"written": lambda n: mark * n, **more})
+
+
+def _qwen(config: Any, processor: Any = _qwen_processor) -> Family:
+    return _family(_QWEN_TOKENS, _QWEN, config, processor, "<|image_pad|>", types="mm_token_type_ids")
+
+
 FAMILIES: Final = {
-    "qwen2_5_vl": Family(_QWEN_TOKENS, _QWEN, _qwen25, _qwen_processor, "<|image_pad|>"),
-}
+    "qwen2_5_vl": _qwen(_qwen25),
+    "qwen2_vl": _qwen(_qwen2),
+    "qwen3_vl": _qwen(_qwen3, lambda: _qwen_processor(patch_size=16)),
+    "llava_onevision": _family(_LLAVA_TOKENS, _LLAVA, _llava, _llava_processor, "<image>"),
+    "internvl": _family(
+        _INTERNVL_TOKENS, _INTERNVL, _internvl, _internvl_processor, "<IMG_CONTEXT>",
+        written=lambda n: "<img>" + "<IMG_CONTEXT>" * n + "</img>",
+    ),
+    "gemma3": _family(
+        _GEMMA_TOKENS, _GEMMA, _gemma3, _gemma3_processor, "<start_of_image>", types="token_type_ids",
+        written=lambda n: "\n\n<start_of_image>" + "<image_soft_token>" * n + "<end_of_image>\n\n",
+    ),
+}  # fmt: skip
 
 
-def tiny_vl(folder: Path, kind: str) -> Path:
-    """Weights are those of a seed, wide enough apart that no two tokens tie and that pictures are told apart."""
+def tiny_vl(folder: Path, kind: str, *, seed: int = 5, tower: int = 5) -> Path:
+    """Weights are those of two seeds, wide enough apart that no two tokens tie and that pictures are told apart."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForImageTextToText
@@ -101,18 +254,23 @@ def tiny_vl(folder: Path, kind: str) -> Path:
     ids: Callable[[str], int] = tokenizer.convert_tokens_to_ids
     ends = {"eos_token_id": ids(family.special[1]), "bos_token_id": ids(family.special[0]), "pad_token_id": 0}
     config = family.config(ids, {"vocab_size": len(tokenizer), **ends})
-    torch.manual_seed(5)
+    torch.manual_seed(tower)
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    for weight in model.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.15)
+    for part, number in ((model, seed), (getattr(model.model, "vision_tower", None), tower)):
+        torch.manual_seed(number)
+        for weight in part.parameters() if part is not None else ():
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, std=0.15)
     _say_ascii(model, tokenizer)
     tokenizer.save_pretrained(folder)
     family.processor().save_pretrained(folder)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-    tensors = {name: t.contiguous() for name, t in revert_weight_conversion(model, model.state_dict()).items()}
+    state = model.state_dict()
+    if config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, state).items()}
     files = {name: EYES if _EYES.match(name) else WORDS for name in tensors}
     for file in (EYES, WORDS):
         save_file({n: t for n, t in tensors.items() if files[n] == file}, folder / file, metadata={"format": "pt"})
@@ -153,7 +311,7 @@ def _tokenizer(family: Family) -> Any:
     )
     backend.train_from_iterator([_WORDS] * 4, trainer)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token=family.special[1], pad_token=family.special[0]
+        tokenizer_object=backend, bos_token=family.special[0], eos_token=family.special[1], pad_token=family.special[0]
     )
     tokenizer.chat_template = family.template
     return tokenizer
@@ -175,28 +333,44 @@ class Whole:
         """The text of the likeliest tokens."""
         import torch
 
-        content = [{"type": "image"}] * len(pictures) + [{"type": "text", "text": prompt}]
+        family, content = self.family, [{"type": "image"}] * len(pictures) + [{"type": "text", "text": prompt}]
         text = self.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        inputs, counts = self._seen(pictures)
-        before, *parts = text.split(self.family.placeholder)
-        assert len(parts) == len(pictures)
-        written = before + "".join(self.family.placeholder * n + part for n, part in zip(counts, parts, strict=True))
+        inputs = self._inputs(pictures) if pictures else {}
+        before, *after = text.split(family.mark)
+        parts = zip(self._counts(inputs, len(pictures)), after, strict=True)
+        written = before + "".join(family.written(count) + part for count, part in parts)
         ids = torch.tensor([self.tokenizer(written, add_special_tokens=False).input_ids])
-        types = (ids == self.model.config.image_token_id).int()
-        named = "token_type_ids" if self.model.config.model_type == "gemma3" else "mm_token_type_ids"
+        if family.types:
+            inputs[family.types] = (ids == self.model.config.image_token_id).int()
         made = self.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens,
-            **({named: types} if self.family.placeholder in written or named[0] == "t" else {}), **inputs,
-        )  # fmt: skip
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens, **inputs
+        )
         answer: str = self.tokenizer.decode(made[0, ids.shape[1] :])
         return answer
 
-    def _seen(self, pictures: Sequence[Pixels]) -> tuple[dict[str, Any], list[int]]:
+    def _inputs(self, pictures: Sequence[Pixels]) -> dict[str, Any]:
+        kind, more = self.model.config.model_type, {}
+        images: list[Any] = list(pictures)
+        if kind == "internvl":
+            more = {"crop_to_patches": True}
+        elif kind == "llava_onevision" and len(pictures) > 1:
+            images = [images]
+        made = self.processor(images=images, return_tensors="pt", input_data_format="channels_last", **more)
+        self._tiles = made.pop("num_patches", [1] * len(pictures))
+        made.pop("num_crops", None)
+        return dict(made)
+
+    def _counts(self, inputs: dict[str, Any], pictures: int) -> list[int]:
+        """Rows of each picture."""
+        import torch
+
         if not pictures:
-            return {}, []
-        made = self.processor(images=list(pictures), return_tensors="pt", input_data_format="channels_last")
-        counts = [int(grid.prod()) // 4 for grid in made["image_grid_thw"]]
-        return dict(made), counts
+            return []
+        with torch.inference_mode():
+            rows = self.model.model.get_image_features(**inputs, return_dict=True).pooler_output
+        if isinstance(rows, torch.Tensor):
+            return [int(tiles) * rows.shape[1] for tiles in self._tiles]
+        return [len(some) for some in rows]
 
 
 def noise(seed: int, high: int, wide: int) -> Pixels:

@@ -91,7 +91,7 @@ async def served(request: Any, stack: Stack, tmp_path_factory: pytest.TempPathFa
         stack.start_workers(component)
     whole = await asyncio.to_thread(Whole, folder)
     for component in components:
-        await stack.wait_workers(component, 1, within=120)
+        await stack.wait_workers(component, 1, within=300)
     yield Served(stack, name, whole)
     for component in components:
         stack.children[f"{component}@0"].kill()

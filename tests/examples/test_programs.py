@@ -11,7 +11,16 @@ import pytest
 from cornstalk.app import App
 from cornstalk.cli.paths import examples
 from cornstalk.errors import BadInput
-from cornstalk.tasks import LLM, AudioEncoder, CountPages, ReadText, SampleFrames, TextToSpeech, Transcriber
+from cornstalk.tasks import (
+    LLM,
+    AudioEncoder,
+    CountPages,
+    ImageEncoder,
+    ReadText,
+    SampleFrames,
+    TextToSpeech,
+    Transcriber,
+)
 from cornstalk.testing import Engines, Run, assert_runs_side_by_side, assert_uses, check, run_recorded, upload
 from tests.cornstalk.test_media import png, wav
 
@@ -99,6 +108,24 @@ def test_the_texts_that_a_video_shows_are_the_question(load: Load, texts: list[s
     assert len(run.graph.of(ReadText)) == len(texts)
     if len(texts) > 1:
         assert_runs_side_by_side(run, "watcher#0/reader#0", f"watcher#0/reader#{len(texts) - 1}")
+
+
+# ------------------------------------------------------------ vision_chat
+
+
+@pytest.mark.parametrize("pictures", [0, 1, 3])
+def test_vision_chat(load: Load, pictures: int) -> None:
+    engines: Engines = {
+        ImageEncoder: lambda image, among, adapter, page: {"embeddings": f"{len(image)} of {among}"},
+        LLM: lambda prompt, images, **_: {"text": f"{prompt}: {', '.join(images)}", "tokens": 2},
+    }
+    files = [upload(png(9, 9 + n)) for n in range(pictures)]
+    asked = {"text": "what", **({"image": files[0], "images": files[1:]} if files else {})}
+    run = checked(load("vision_chat"), asked, engines)
+    assert run.response.text == "what: " + ", ".join(f"{len(png(9, 9 + n))} of {pictures}" for n in range(pictures))
+    assert len(run.graph.of(ImageEncoder)) == pictures
+    if pictures > 1:
+        assert_runs_side_by_side(run, "model#0/eyes#0", "model#0/eyes#1")
 
 
 # ------------------------------------------------------------ loop_until
