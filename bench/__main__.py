@@ -16,7 +16,19 @@ from typing import Any, Final
 
 import uvloop
 
-NAMES: Final = ("record", "hop", "loop", "sse", "sidecar", "recovery", "faults", "overload", "autoscale", "batch_lane")
+NAMES: Final = (
+    "record",
+    "hop",
+    "loop",
+    "sse",
+    "sidecar",
+    "recovery",
+    "faults",
+    "cancels",
+    "overload",
+    "autoscale",
+    "batch_lane",
+)
 LIMIT: Final = 1.5
 """Load average (1 minute) above which a run is refused."""
 

@@ -46,7 +46,11 @@ class Proxy:
         self._frozen |= self._writers
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            writer.close()  # the server is away
+            return
         for source, target, answers in ((reader, server_writer, False), (server_reader, writer, True)):
             self._writers.add(target)
             task = asyncio.create_task(self._forward(source, target, answers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker import topology
 from broker.facts import Facts
 from broker.reads import Stored, pages
-from broker.subjects import CHUNKS, DRIVE, chunks_of, parse_run
+from broker.subjects import ALL_CHUNKS, CHUNKS, DRIVE, RUNS, chunks_of, facts_of, parse_run
 from cornstalk.messages import Chunk, End, decode
 from sidecar.client import SidecarClient
 from sidecar.messages import Stats
@@ -21,6 +21,26 @@ async def ends(stack: Stack, request: str) -> list[End]:
 
 async def chunks(stack: Stack, request: str) -> list[tuple[Stored, Chunk]]:
     return [(s, decode(Chunk, s.data)) async for s in pages(stack.broker, CHUNKS, chunks_of(request))]
+
+
+async def progress(stack: Stack, request: str) -> list[float]:
+    """When each fact and each chunk of a request was stored, Unix seconds, ascending."""
+    facts = [s.time async for s in pages(stack.broker, RUNS, facts_of(request), timeout=20.0)]
+    return sorted(facts + [s.time async for s in pages(stack.broker, CHUNKS, chunks_of(request), timeout=20.0)])
+
+
+async def left_subjects(stack: Stack) -> list[str]:
+    """Subjects of requests that are stored, beside the tombstones and cancels of finished ones."""
+    facts = [s.subject async for s in pages(stack.broker, RUNS, "run.>")]
+    kept = ("end", "cancel")
+    left = [subject for subject in facts if parse_run(subject).kind not in kept]
+    return left + [s.subject async for s in pages(stack.broker, CHUNKS, ALL_CHUNKS)]
+
+
+def files(stack: Stack) -> set[str]:
+    """What lies beside the logs and the store of NATS."""
+    found = (path.relative_to(stack.home) for path in stack.home.rglob("*"))
+    return {str(path) for path in found if path.suffix != ".log" and path.parts[0] != "nats"}
 
 
 async def begun(stack: Stack, request: str, count: int) -> None:

@@ -1,6 +1,8 @@
-"""Random kill -9, SIGTERM and SIGSTOP of any process while requests run: each answer right, nothing left behind.
+"""Random faults of any process while requests run: each answer right, nothing left behind.
 
-CORNSTALK_SOAK=long (`make soak`) is the same for 1,000 requests. CORNSTALK_SEED repeats a run's choice of victims.
+kill -9, SIGTERM and SIGSTOP; connections that break, PubAcks that are lost, a full sidecar. CORNSTALK_SOAK=long
+(`make soak`) is the same for 1,000 requests, beside the kills at every crash point (test_crash_points.py), each of
+which must be visited. CORNSTALK_SEED repeats a run's choice of victims.
 """
 
 from __future__ import annotations
@@ -8,23 +10,42 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from typing import Final
 
-from tests.faults.soak import REQUESTS, Soak, soaked
-from tests.faults.stored import nothing_left
+from tests.faults.soak import REQUESTS, Soak, share, soaked, wired
+from tests.faults.stored import files, left_subjects, nothing_left, sidecar_stats
 from tests.waiting import eventually
+
+PURGED: Final = 90.0
+"""Seconds until nothing is stored of a request: a purge that died with its dispatcher is found after 60."""
 
 
 async def test_kills_of_any_process_spoil_no_request() -> None:
     seed = int(os.environ.get("CORNSTALK_SEED", secrets.randbelow(10**6)))
     print(f"seed {seed}")
-    async with soaked() as stack:
-        soak = Soak(stack, random.Random(seed))
+    async with soaked() as stack, wired(stack) as lines:
+        before = files(stack)
+        soak = Soak(stack, random.Random(seed), lines=lines)
         await soak.run()
-        took = sorted(soak.took)
-        print(f"{soak.begun} requests, {len(took)} right; p50 {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
+        print(
+            f"{soak.begun} requests, {len(soak.took)} right; p50 {share(soak.took, 0.5)} s, max {max(soak.took):.1f} s"
+        )
         for name, row in soak.report().items():
             print(f"{name:22}", "  ".join(f"{key} {value}" for key, value in row.items()))
         assert soak.wrong == []
         assert soak.begun >= REQUESTS
         await eventually(soak.counted_once, within=20.0)
         await nothing_left(stack, within=40.0)
+
+        left: list[str] = []
+
+        async def purged() -> bool:
+            left[:] = await left_subjects(stack)
+            return not left
+
+        try:
+            await eventually(purged, within=PURGED, every=0.5)
+        finally:
+            stats, more = await sidecar_stats(stack), files(stack) - before
+            print(f"left: {stats.committed_bytes} bytes, {stats.leases} leases, {len(more)} files; subjects: {left}")
+        assert not more

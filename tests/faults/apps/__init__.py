@@ -25,6 +25,11 @@ def live(text: str) -> dict[str, str]:
     return {"back": text, "echo": stream_of(digest_of(NullStream(name="live-echo"), text="t"), 0, text)}
 
 
+def guess(text: str) -> dict[str, str]:
+    """The response of guess.py."""
+    return {"text": stream_of(digest_of(NullStream(name="talker"), text=text), 2)}
+
+
 def lineage(text: str, pieces: int = 20) -> dict[str, str]:
     """The response of lineage.py."""
     maker = NullTensor(name="maker")
