@@ -82,6 +82,7 @@ class Broker:
     ) -> Self:
         """Connected, and JetStream answers. Raises ConnectFailed after `timeout` seconds, at once for a wrong token.
 
+        `url`: of the servers of a cluster several, with commas between them; which of them is away does not matter.
         A server that falls silent is given up after three times `ping` seconds.
         """
         self = cls(name)
@@ -106,7 +107,7 @@ class Broker:
 
     async def _connect(self, url: str, token: str | None, ping: float) -> None:
         await self.nc.connect(
-            url,
+            url.split(","),
             name=self.name,
             token=token,
             error_cb=self._error,

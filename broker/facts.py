@@ -67,7 +67,7 @@ class Facts:
         )
 
     async def last(self, subject: str) -> Stored | None:
-        """What is stored at a subject, never stale. Raises ReadTimeout."""
+        """The newest fact of a subject or filter, never stale. Raises ReadTimeout."""
         return await last_stored(self._broker, RUNS, subject)
 
     async def read(self, request: str, *, containing: int = 0, timeout: float = 2.0) -> Log:
@@ -85,11 +85,22 @@ class Facts:
             await asyncio.sleep(REPEAT)
 
     async def read_after(self, request: str, seq: int, *, timeout: float = 2.0) -> list[Stored]:
-        """The facts of a request after sequence `seq`, ascending, as far as a replica has them. Raises ReadTimeout."""
-        if not seq:
-            return (await self.read(request, timeout=timeout)).messages
+        """The facts of a request after sequence `seq`, ascending, all that the leader has now. Raises ReadTimeout."""
         filter_subject = subjects.facts_of(request)
-        return [stored async for stored in pages(self._broker, RUNS, filter_subject, start=seq + 1, timeout=timeout)]
+        newest = await self.last(filter_subject)
+        if newest is None or newest.seq <= seq:
+            return []
+        if not seq:
+            return (await self.read(request, containing=newest.seq, timeout=timeout)).messages
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            found = [s async for s in pages(self._broker, RUNS, filter_subject, start=seq + 1, timeout=left)]
+            if (found and found[-1].seq >= newest.seq) or await self._is_gone(request, newest.seq):
+                return found
+            if time.monotonic() + REPEAT >= end:
+                raise ReadTimeout(f"no read reached sequence {newest.seq} in time")
+            await asyncio.sleep(REPEAT)
 
     async def count(self, filter_subject: str) -> int:
         """How many subjects that match hold a fact, as the leader sees it. Raises ReadTimeout."""

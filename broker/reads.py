@@ -77,14 +77,17 @@ async def _leader_get(broker: Broker, stream: str, body: dict[str, Any], timeout
 
 
 async def direct_last(broker: Broker, stream: str, subject: str, *, timeout: float) -> Stored | None:
-    """The newest message of a subject, maybe not fresh: for what never changes. Raises ReadTimeout."""
+    """The newest message of a subject, maybe not fresh: for what never changes. Raises ReadTimeout.
+
+    What a replica does not have yet, the leader has.
+    """
     body = msgspec.json.encode({"last_by_subj": subject})
     message = await broker.ask(f"$JS.API.DIRECT.GET.{stream}", body, timeout)
     match _headers_of(message).get(STATUS):
         case None:
             return stored_of(message)
         case "404":
-            return None
+            return await last_stored(broker, stream, subject, timeout=timeout)
         case code:
             raise ReadTimeout(f"{stream} answers {code} to a read")
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from broker.connection import Broker, Subscription
 from broker.errors import ReadTimeout
-from broker.reads import headers_of, page, place_of
+from broker.reads import headers_of, last_stored, page, place_of
 from broker.reassembly import Reassembly
 from broker.subjects import seen, stored_subject
 
@@ -79,7 +79,8 @@ class Tail:
             if self._order.missing:
                 await self._read()
             elif self._finishing:
-                return None
+                if await self._is_whole():
+                    return None
             elif self._loop.time() > until:
                 raise TimeoutError
             else:
@@ -122,6 +123,18 @@ class Tail:
         finally:
             if not done:
                 self._order.failed()
+
+    async def _is_whole(self) -> bool:
+        """Whether the leader has nothing newer: what was read may come from a replica that lags behind."""
+        try:
+            newest = await last_stored(self._broker, self._stream, self._filter)
+            if newest is None or newest.seq <= self._order.position:
+                return True
+        except ReadTimeout:
+            pass
+        await asyncio.sleep(_PAUSE)
+        self._order.lost()
+        return False
 
     async def _await_news(self) -> None:
         self._waiter = self._loop.create_future()

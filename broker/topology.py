@@ -52,24 +52,29 @@ class Backlog(NamedTuple):
     ended: dict[str, int] = {}  # deliveries that are over, since the queue was made: their growth is its throughput
 
 
-async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT) -> None:
-    """Creates or updates everything that is not per component. Idempotent. Raises TopologyError."""
-    await _ensure_stream(broker, _log(subjects.RUNS, subjects.ALL_FACTS, RUNS_BYTES) | {"max_msgs": RUNS_MESSAGES})
-    await _ensure_stream(broker, _log(subjects.CHUNKS, subjects.ALL_CHUNKS, CHUNKS_BYTES))
-    await _ensure_stream(broker, _queue(subjects.DRIVE, subjects.ALL_DRIVE, DRIVE_BYTES))
-    await _ensure_stream(broker, _spool())
-    await _ensure_stream(broker, _dead_letters())
-    await _ensure_stream(broker, _batch())
-    await _ensure_stream(broker, _usage())
+async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT, copies: int = 1) -> None:
+    """Creates or updates everything that is not per component. Idempotent. Raises TopologyError.
+
+    `copies`: servers that hold each stream, 1, 3 or 5.
+    """
+    streams = [
+        _log(subjects.RUNS, subjects.ALL_FACTS, RUNS_BYTES) | {"max_msgs": RUNS_MESSAGES},
+        _log(subjects.CHUNKS, subjects.ALL_CHUNKS, CHUNKS_BYTES),
+        _queue(subjects.DRIVE, subjects.ALL_DRIVE, DRIVE_BYTES),
+        _spool(),
+        _dead_letters(),
+        _batch(),
+        _usage(),
+        *(_bucket(bucket) for bucket in (subjects.APPS, subjects.COMPONENTS, subjects.AUTOSCALE)),
+        *(_bucket(bucket, ttl=HEARTBEAT_TTL) for bucket in (subjects.WORKERS, subjects.LOCKS)),
+        _bucket(subjects.DECISIONS, history=KEPT_DECISIONS),
+    ]
+    for stream in streams:
+        await _ensure_stream(broker, stream, copies)
     await _ensure_consumer(broker, subjects.RUNS, subjects.DISPATCH, DISPATCH_ACK_WAIT)
     await _ensure_consumer(broker, subjects.DRIVE, "drive", drive_ack_wait)
     submits = subjects.ALL_BATCH_SUBMITS
     await _ensure_consumer(broker, subjects.BATCH, "batch", drive_ack_wait, submits, headers_only=True)
-    for bucket in (subjects.APPS, subjects.COMPONENTS, subjects.AUTOSCALE):
-        await _ensure_stream(broker, _bucket(bucket))
-    for bucket in (subjects.WORKERS, subjects.LOCKS):
-        await _ensure_stream(broker, _bucket(bucket, ttl=HEARTBEAT_TTL))
-    await _ensure_stream(broker, _bucket(subjects.DECISIONS, history=KEPT_DECISIONS))
 
 
 async def ensure_component(
@@ -79,13 +84,18 @@ async def ensure_component(
     max_msgs_per_lane: int = 10_000,
     max_bytes: int = WORK_BYTES,
     ack_wait: float = ACK_WAIT,
+    copies: int = 1,
 ) -> None:
-    """Creates or updates the work queue of a component and its two consumers. Idempotent. Raises TopologyError."""
+    """Creates or updates the work queue of a component and its two consumers. Idempotent. Raises TopologyError.
+
+    `copies` as of `ensure_core`.
+    """
     stream = subjects.work_stream(subjects.token(component))
     await _ensure_stream(
         broker,
         _queue(stream, subjects.work_of(component), max_bytes)
         | {"max_msgs_per_subject": max_msgs_per_lane, "discard_new_per_subject": True},
+        copies,
     )
     for lane in LANES:
         await _ensure_consumer(broker, stream, lane, ack_wait, subjects.work(component, lane))
@@ -140,7 +150,6 @@ def _log(name: str, subject: str, max_bytes: int) -> Config:
         "subjects": [subject],
         "retention": "limits",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "new",
         "max_bytes": max_bytes,
         "allow_direct": True,
@@ -156,7 +165,6 @@ def _queue(name: str, subject: str, max_bytes: int) -> Config:
         "subjects": [subject],
         "retention": "workqueue",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "new",
         "max_bytes": max_bytes,
         "duplicate_window": 300 * _SECOND,
@@ -169,7 +177,6 @@ def _spool() -> Config:
         "subjects": [subjects.ALL_UPLOADS],
         "retention": "limits",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "new",
         "max_bytes": UPLOADS_BYTES,
         "max_msgs_per_subject": 1,
@@ -184,7 +191,6 @@ def _dead_letters() -> Config:
         "subjects": [subjects.ALL_DEAD_LETTERS],
         "retention": "limits",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "new",
         "max_bytes": DLQ_BYTES,
         "max_age": 7 * 86_400 * _SECOND,
@@ -199,7 +205,6 @@ def _usage() -> Config:
         "subjects": [subjects.ALL_USAGE],
         "retention": "limits",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "old",
         "max_bytes": USAGE_BYTES,
         "max_age": USAGE_DAYS * 86_400 * _SECOND,
@@ -213,7 +218,6 @@ def _batch() -> Config:
         "subjects": [subjects.ALL_BATCH_SUBMITS, subjects.ALL_BATCH_RESULTS],
         "retention": "limits",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "new",
         "max_bytes": BATCH_BYTES,
         "max_age": BATCH_DAYS * 86_400 * _SECOND,
@@ -234,7 +238,6 @@ def _bucket(bucket: str, *, ttl: float = 0.0, history: int = 1) -> Config:
         "subjects": [f"$KV.{bucket}.>"],
         "retention": "limits",
         "storage": "file",
-        "num_replicas": 1,
         "discard": "new",
         "max_bytes": BUCKET_BYTES,
         "max_msgs_per_subject": history,
@@ -246,8 +249,8 @@ def _bucket(bucket: str, *, ttl: float = 0.0, history: int = 1) -> Config:
     }
 
 
-async def _ensure_stream(broker: Broker, config: Config) -> None:
-    name = config["name"]
+async def _ensure_stream(broker: Broker, settings: Config, copies: int) -> None:
+    name, config = settings["name"], settings | {"num_replicas": copies}
     try:
         echoed = (await broker.api(f"STREAM.INFO.{name}"))["config"]
         if not _differences(config, echoed):

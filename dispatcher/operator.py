@@ -35,6 +35,8 @@ class Config:
     """Whether the number of workers follows the load. Not where KEDA does that."""
     ack_wait: float
     """Seconds after which what a lost host held is delivered again; workers and gateways are told the same."""
+    stream_copies: int
+    """Servers of a NATS cluster that hold each stream."""
 
 
 def configured(arguments: list[str]) -> Config:
@@ -44,6 +46,8 @@ def configured(arguments: list[str]) -> Config:
     parser.add_argument("--replicas", type=int, default=int(os.environ.get("CORNSTALK_REPLICAS", "2")))
     parser.add_argument("--autoscale", action="store_true")
     parser.add_argument("--ack-wait", type=float, default=float(os.environ.get("CORNSTALK_ACK_WAIT", ACK_WAIT)))
+    copies = int(os.environ.get("CORNSTALK_STREAM_COPIES", "1"))
+    parser.add_argument("--stream-copies", type=int, choices=(1, 3, 5), default=copies)
     return Config(**vars(parser.parse_args(arguments)))
 
 
@@ -56,7 +60,7 @@ async def serve(config: Config) -> None:
     broker = await Broker.from_env("operator")
     broker.on_closed = stop.set
     try:
-        await ensure_core(broker, drive_ack_wait=config.ack_wait)
+        await ensure_core(broker, drive_ack_wait=config.ack_wait, copies=config.stream_copies)
         log.info("core topology is there")
         lock = Lock(broker, "operator")
         working = [asyncio.create_task(lock.run()), asyncio.create_task(_rounds(broker, lock, config))]
@@ -75,7 +79,7 @@ async def serve(config: Config) -> None:
 
 async def _rounds(broker: Broker, lock: Lock, config: Config) -> None:
     replicas = 1 if config.autoscale else config.replicas
-    reconciler = Reconciler(broker, replicas, config.ack_wait, config.autoscale)
+    reconciler = Reconciler(broker, replicas, config.ack_wait, config.autoscale, config.stream_copies)
     scaler = Scaler(broker) if config.autoscale else None
     versions = Versions(broker)
     while True:

@@ -28,11 +28,14 @@ class Reconciler:
     A crash at any line is mended by the next round.
     """
 
-    def __init__(self, broker: Broker, replicas: int, ack_wait: float, autoscaled: bool = False) -> None:
+    def __init__(
+        self, broker: Broker, replicas: int, ack_wait: float, autoscaled: bool = False, copies: int = 1
+    ) -> None:
         """`replicas`: worker processes of a new component, and of one that was autoscaled and no longer is; `ack_wait`
-        of its queue in seconds.
+        of its queue in seconds; `copies` of its queue in a NATS cluster.
         """
         self._broker, self._replicas, self._ack_wait, self._autoscaled = broker, replicas, ack_wait, autoscaled
+        self._copies = copies
         self._facts = Facts(broker)
         self._apps = Registry(broker, APPS)
         self._components = Registry(broker, COMPONENTS)
@@ -69,7 +72,7 @@ class Reconciler:
     ) -> None:
         """The queue first, so that an active record means: it is there."""
         if component not in self._made or old is None or old.state != "active":
-            await topology.ensure_component(self._broker, component, ack_wait=self._ack_wait)
+            await topology.ensure_component(self._broker, component, ack_wait=self._ack_wait, copies=self._copies)
             self._made.add(component)
         new = ComponentRecord(
             id=component,

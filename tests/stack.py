@@ -90,6 +90,7 @@ class Stack:
     replicas: int = 2
     sidecar_bytes: int = 256 << 20
     env: dict[str, str] = field(default_factory=dict)
+    nats_url: str = ""  # of servers that somebody else runs, without a token
     crash: dict[str, str] = field(default_factory=dict)  # child name -> CRASH_AT of its first life
     children: dict[str, Child] = field(default_factory=dict)
 
@@ -97,7 +98,8 @@ class Stack:
         self._dir = tempfile.TemporaryDirectory(prefix="cs-", ignore_cleanup_errors=True)
         self.home = Path(self._dir.name)
         self.server = Server(self.home / "nats")
-        self.server.start()
+        if not self.nats_url:
+            self.server.start()
         token = self.home / "admin.token"
         token.write_text(secrets.token_hex(16))
         token.chmod(0o600)
@@ -106,8 +108,8 @@ class Stack:
         self._env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "CORNSTALK_NATS_URL": self.server.url,
-            "CORNSTALK_NATS_TOKEN_FILE": str(self.server.token_file),
+            "CORNSTALK_NATS_URL": self.nats_url or self.server.url,
+            "CORNSTALK_NATS_TOKEN_FILE": "" if self.nats_url else str(self.server.token_file),
             "CORNSTALK_ADMIN_TOKEN_FILE": str(token),
             "CORNSTALK_SIDECAR": self.socket,
             "CORNSTALK_HOST": "local",
@@ -129,7 +131,8 @@ class Stack:
         await self._stop()
 
     async def _start(self) -> None:
-        self.broker = await Broker.connect(self.server.url, name="test", token=self.server.token)
+        url, token = self.nats_url or self.server.url, self.server.token or None
+        self.broker = await Broker.connect(url, name="test", token=token)
         self.add("operator", "dispatcher.operator")
         self.add("sidecar", "sidecar", "--socket", self.socket, "--host", "local", "--bytes", str(self.sidecar_bytes))
         for i in range(self.dispatchers):

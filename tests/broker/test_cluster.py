@@ -11,10 +11,12 @@ import pytest
 import pytest_asyncio
 
 from broker import topology
+from broker.chunks import ChunkReader, ChunkWriter, RequestChunks
 from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.facts import Facts
-from broker.subjects import CHUNKS, RUNS
+from broker.reads import direct_last
+from broker.subjects import RUNS, UPLOADS, chunk, upload
 from tests.broker.cluster import Cluster
 from tests.waiting import eventually
 
@@ -30,20 +32,18 @@ def soon(seconds: float = 20.0) -> float:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def brokers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Broker]]:
-    """One connection to each server; RUNS and CHUNKS have three replicas."""
+    """One connection to each server; each stream has three replicas."""
     path: Path = tmp_path_factory.mktemp("cluster")
     async with Cluster(path) as cluster:
-        for name, subject in ((RUNS, "run.>"), (CHUNKS, "chunk.>")):
-            config = topology._log(name, subject, 64 << 20) | {"num_replicas": 3}
 
-            async def made(name: str = name, config: topology.Config = config) -> bool:
-                try:
-                    await cluster.brokers[0].api(f"STREAM.CREATE.{name}", config)
-                except BrokerError:
-                    return False  # the servers have just met
-                return True
+        async def made() -> bool:
+            try:
+                await topology.ensure_core(cluster.brokers[0], copies=3)
+            except BrokerError:
+                return False  # the servers have just met
+            return True
 
-            await eventually(made, within=20)
+        await eventually(made, within=40)
         yield cluster.brokers
 
 
@@ -104,3 +104,45 @@ async def test_one_msg_id_from_many_at_once_is_one_message(brokers: list[Broker]
         )
         assert sum(not one.duplicate for one in stored) == 1
         assert len({one.seq for one in stored}) == 1
+
+
+async def test_who_catches_up_misses_nothing_that_was_confirmed(brokers: list[Broker]) -> None:
+    """What comes later is heard; what a lagging replica had left out would be a gap before it."""
+    for n in range(300):
+        writer, request, seq = Facts(brokers[n % 3]), f"caught{n}", 0
+        for index in range(2):
+            subject = f"run.{request}.graph.{index}"
+            await writer.put(subject, b"x" * 20_000, deadline=soon(), ttl=600)
+            found = await asyncio.gather(*(Facts(broker).read_after(request, seq) for broker in brokers))
+            assert [[stored.subject for stored in one] for one in found] == [[subject]] * 3
+            seq = found[0][-1].seq
+
+
+async def test_who_reads_to_the_end_is_told_all_that_was_confirmed(brokers: list[Broker]) -> None:
+    """A replica that lags behind ends its answer early: the leader says whether that is the end."""
+
+    async def one(n: int) -> None:
+        subject = chunk(f"end{n}", "n", 0, "s")
+        writer = await ChunkWriter.open(brokers[n % 3], subject, "a", ttl=600, deadline=soon(), fresh=True)
+        for _ in range(3):
+            await writer.append("x" * 2000)
+        readers = [RequestChunks(broker, f"end{n}") for broker in brokers]
+        for reader in readers:
+            reader.finish()
+            assert [stored.chunk.n async for stored in reader] == [0, 1, 2]
+            await reader.close()
+        short = ChunkReader(brokers[(n + 1) % 3], subject)
+        await short.set_total(3)
+        assert [stored.chunk.n async for stored in short] == [0, 1, 2]
+        await short.close()
+
+    for start in range(0, 200, 20):
+        await asyncio.gather(*(one(n) for n in range(start, start + 20)))
+
+
+async def test_what_never_changes_is_found_on_every_server_once_it_is_confirmed(brokers: list[Broker]) -> None:
+    """Parts of uploads: who finds none says that they have expired."""
+    for n in range(300):
+        subject = upload(f"{n}", 0)
+        await brokers[n % 3].publish_stored(subject, b"x" * 20_000, deadline=soon())
+        assert all(await asyncio.gather(*(direct_last(b, UPLOADS, subject, timeout=5) for b in brokers)))

@@ -69,7 +69,7 @@ async def test_no_stream_grows_for_ever_or_drops_what_it_holds(broker: Broker) -
 async def test_a_setting_that_the_server_ignores_is_an_error(broker: Broker) -> None:
     """Older servers take unknown settings without a word: what is echoed counts."""
     with pytest.raises(TopologyError, match="from_the_future"):
-        await topology._ensure_stream(broker, {**topology._queue("X", "x.>", 1 << 20), "from_the_future": True})
+        await topology._ensure_stream(broker, {**topology._queue("X", "x.>", 1 << 20), "from_the_future": True}, 1)
 
 
 async def test_ensuring_again_changes_nothing_and_loses_nothing(broker: Broker) -> None:

@@ -65,6 +65,7 @@ async def test_equal_tasks_of_two_apps_share_a_component_and_the_last_one_drains
     record = await registered.serves("ear", "spoken", "transcribe")
     assert (record.kind, record.task, record.identity) == ("encoder", EAR.task, {"model": "tiny.en"})
     assert (record.state, record.replicas) == ("active", 2)
+    await registered.serves("voice", "spoken")
     assert await topology.components(bench.broker) == ["ear", "voice"]
     await registered.apps.delete("spoken")
     await registered.serves("ear", "transcribe")
