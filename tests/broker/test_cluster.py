@@ -68,17 +68,24 @@ async def test_what_is_confirmed_is_seen_at_once_on_every_server(brokers: list[B
 
 
 async def test_the_fence_holds_while_the_leader_changes(brokers: list[Broker]) -> None:
+    """It changes again each time that some races were run: before, between and after, wherever in them."""
     done = asyncio.Event()
+    raced = 0
 
-    async def step_down() -> None:
+    async def step_down() -> int:
+        changes = 0
         while not done.is_set():
+            before = raced
             try:
                 await brokers[0].api(f"STREAM.LEADER.STEPDOWN.{RUNS}")
+                changes += 1
             except BrokerError:
                 pass  # there is no leader just now
-            await asyncio.sleep(0.3)
+            await eventually(lambda at=before: done.is_set() or raced >= at + 5, within=30)
+        return changes
 
     async def race(subject: int) -> None:
+        nonlocal raced
         puts = (
             Facts(broker).put(f"run.stepdown{subject}.end", b"%d" % n, deadline=soon(), ttl=600)
             for n, broker in enumerate(brokers)
@@ -86,6 +93,7 @@ async def test_the_fence_holds_while_the_leader_changes(brokers: list[Broker]) -
         found = await asyncio.gather(*puts)
         assert sum(put.won for put in found) == 1
         assert len({(put.seq, put.data) for put in found}) == 1
+        raced += 1
 
     stepping = asyncio.create_task(step_down())
     try:
@@ -93,7 +101,8 @@ async def test_the_fence_holds_while_the_leader_changes(brokers: list[Broker]) -
             await asyncio.gather(*(race(s) for s in range(start, start + 10)))
     finally:
         done.set()
-        await stepping
+        changes = await stepping
+    assert changes >= 3
 
 
 async def test_one_msg_id_from_many_at_once_is_one_message(brokers: list[Broker]) -> None:
