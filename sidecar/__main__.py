@@ -85,7 +85,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s sidecar %(levelname)s %(message)s")
     config = configured(sys.argv[1:])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two descriptors for each client, one for each arena
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three for each client, one for each arena
     try:
         uvloop.run(serve(config))
     except StartFailed as error:

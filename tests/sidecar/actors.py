@@ -121,7 +121,7 @@ def _main(pipe: Connection, path: str, quota: int, limit: int) -> None:
 
 
 async def _serve(pipe: Connection, path: str, quota: int, limit: int) -> None:
-    hands = _Hands(await SidecarClient.connect(path, name="actor", quota=quota, limit=limit))
+    hands = _Hands(await SidecarClient.connect(path, name="actor", quota=quota, limit=limit, wait=60.0))
     while True:
         name, arguments = await asyncio.to_thread(pipe.recv)
         if name == "get":

@@ -38,7 +38,7 @@ class Sidecar:
         command = [sys.executable, "-m", "sidecar", "--socket", str(self.path), "--host", "here", "--bytes", str(total)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self._environment, stderr=log)
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 30.0
         while not self._listens():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, "the sidecar does not listen"

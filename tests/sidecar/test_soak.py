@@ -99,15 +99,15 @@ class Soak:
                 self.actors[name] = self.actor(quota=QUOTA[name[0]])
         if ("daemon", 0) in dead:
             for one in self.actors.values():
-                await eventually(lambda one=one: one.call("connected"))  # type: ignore[misc]
+                await eventually(lambda one=one: one.call("connected", within=60.0), within=60.0)  # type: ignore[misc]
 
     async def forget(self, name: tuple[str, int]) -> None:
         """What was held, also of an earlier daemon, must be as it was."""
-        self.held += await self.actors[name].call("forget")
+        self.held += await self.actors[name].call("forget", within=60.0)
 
     async def answer(self, name: tuple[str, int], expected: set[str]) -> Any:
         try:
-            return await self.actors[name].answer()
+            return await self.actors[name].answer(within=60.0)
         except Refused as refused:
             if refused.kind not in expected:
                 raise
