@@ -21,8 +21,7 @@ CornstalkError
 └── RecordError            ends a request whatever user code catches
     ├── NondeterministicInvoke
     ├── StaleResult
-    ├── TooManyCalls
-    └── NotBuilt
+    └── TooManyCalls
 """
 
 from __future__ import annotations
@@ -252,9 +251,3 @@ class TooManyCalls(RecordError):
     """Raised over `max_calls` calls of a composite request, or 4,096 nodes of a request."""
 
     code = "too_many_calls"
-
-
-class NotBuilt(RecordError):
-    """Raised by what a later release brings."""
-
-    code = "not_built"
