@@ -58,11 +58,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
-async def dispatcher(broker: Broker) -> None:
+async def dispatcher(broker: Broker, grace: float = GRACE) -> None:
     """What `python -m dispatcher` runs when it is the active one; here they are all active."""
     facts, queued, releases = Facts(broker), Queued(broker), Releases(broker)
     publisher = Publisher(broker, facts, queued)
-    deadlines, purger = Deadlines(facts, publisher), Purger(broker, facts, GRACE, releases)
+    deadlines, purger = Deadlines(facts, publisher), Purger(broker, facts, grace, releases)
     recovery = Recovery(broker, facts, deadlines, purger)
     recovery.activate(True)
     await releases.start()
