@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,13 @@ import pytest
 from broker import topology
 from broker.connection import Broker
 from broker.server import Server
+
+pytest.register_assert_rewrite("tests.components.llm_suite")
+
+
+def pytest_configure() -> None:
+    """Who is told to end (a time limit) ends as by Ctrl-C: fixtures end the processes that they started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture
