@@ -25,6 +25,7 @@ from cornstalk.app import App
 from cornstalk.batch import Begun, Given, Progress, Summary, row_request
 from cornstalk.errors import UnknownRequest
 from cornstalk.messages import Error, Status
+from gateway.acceptance import Acceptance
 from gateway.apps import Apps
 from gateway.batch_results import Results
 from gateway.batch_rows import Rows
@@ -49,6 +50,7 @@ class Jobs(NamedTuple):
     broker: Broker
     store: JobStore
     apps: Apps
+    acceptance: Acceptance
     requests: Requests
     rows: Rows
     results: Results
@@ -167,7 +169,7 @@ class Job:
     async def _ended(self, row: int, status: Status) -> bool:
         """Whether a row has its result now; False if it runs and will have one."""
         request = row_request(self._job, row)
-        if not await self._jobs.requests.queue(request):
+        if not await self._jobs.acceptance.queue(request):
             await self._never_ran(row, status)
             return True
         if status == "cancelled":

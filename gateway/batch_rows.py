@@ -16,12 +16,12 @@ from cornstalk.app import App
 from cornstalk.batch import Begun, Given, row_request
 from cornstalk.errors import BadInput, CornstalkError, Refused
 from cornstalk.messages import Accepted, Row, Status
+from gateway.acceptance import Acceptance
 from gateway.admission import Admission
 from gateway.batch_results import Results
 from gateway.body import parse_json
 from gateway.errors import Expired, answer_of
 from gateway.intake import checked_input
-from gateway.requests import Requests
 from gateway.uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,15 @@ AGAIN: Final = 0.5
 class Rows:
     """Starts rows. Starting one twice is harmless: its request has the id of the row."""
 
-    def __init__(self, requests: Requests, uploads: Uploads, results: Results, admission: Admission) -> None:
-        self._requests, self._uploads, self._results, self._admission = requests, uploads, results, admission
+    def __init__(self, acceptance: Acceptance, uploads: Uploads, results: Results, admission: Admission) -> None:
+        self._acceptance, self._uploads, self._results, self._admission = acceptance, uploads, results, admission
 
     async def start(self, job: str, begun: Begun, app: App, row: int, given: Given) -> None:
         """The row is queued, or has failed, when this returns. Waits for room. Raises BrokerError."""
         while True:
             await self._wait_for_room(tuple(app.components()))
             try:
-                await self._requests.store(await self._accepted(job, begun, app, row, given))
+                await self._acceptance.store(await self._accepted(job, begun, app, row, given))
                 break
             except (QueueFull, StorageFull) as full:
                 log.info("row %d of job %s waits: %s", row, job, full)

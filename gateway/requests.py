@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from broker.connection import Broker, Subscription
 from broker.crash import crash_at
-from broker.errors import BrokerError, DeadlineExceeded
+from broker.errors import BrokerError
 from broker.facts import Facts
 from broker.lifetimes import FACT_GRACE, fact_ttl
-from broker.patience import until_room
 from broker.requests import Message
-from broker.subjects import ALL_ATTACH_PROBES, attach_hint, attach_probe, cancel_hint, drive, finish, token
+from broker.subjects import ALL_ATTACH_PROBES, attach_hint, attach_probe, cancel_hint, finish, token
 from broker.subjects import accepted as accepted_subject
 from broker.subjects import cancel as cancel_subject
 from cornstalk.app import App
@@ -24,10 +23,10 @@ from cornstalk.errors import BadInput, Quarantined, UnknownRequest
 from cornstalk.live import live_request
 from cornstalk.messages import Accepted, Cancel, Finish, Status, decode, encode
 from cornstalk.release import check_release
+from gateway.acceptance import Acceptance, asked, same_request
 from gateway.answers import unknown
 from gateway.apps import Apps
 from gateway.drive import Driver
-from gateway.errors import Expired
 from gateway.follow import Following
 from gateway.journal import Journal
 from gateway.options import Options
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 
 END_WAIT: Final = 10.0
 """Seconds that storing a cancel, or the end of what nobody can drive, may take."""
-QUEUE_WAIT: Final = 5.0
-"""Seconds that queueing a request again may take."""
 ASK_WAIT: Final = 0.1
 """Seconds that other gateways get to say that a client listens there, before a request that was left is cancelled."""
 
@@ -60,8 +57,8 @@ class Run:
 class Requests:
     """The requests under way here. Nothing in it is the only copy: all of it is stored as facts."""
 
-    def __init__(self, broker: Broker, facts: Facts, apps: Apps) -> None:
-        self._broker, self._facts, self._apps = broker, facts, apps
+    def __init__(self, broker: Broker, facts: Facts, apps: Apps, acceptance: Acceptance) -> None:
+        self._broker, self._facts, self._apps, self._acceptance = broker, facts, apps, acceptance
         self._runs: dict[str, Run] = {}
         self._adopting: dict[str, asyncio.Task[Run | Finish]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -77,26 +74,13 @@ class Requests:
 
         Raises BadInput when that key came with another input.
         """
-        accepted = Accepted(
-            request=options.request,
-            tenant=options.tenant,
-            app=app.name,
-            app_version=app.version,
-            lane=options.lane,
-            durable=options.durable,
-            deadline=options.deadline,
-            resume_grace=options.resume_grace,
-            seed=options.seed,
-            trace=options.trace,
-            accepted_at=time.time(),
-            input=value,
-        )
-        if options.idempotent and await self._purged(options.request):
+        accepted = asked(app, value, options)
+        if options.idempotent and await self._acceptance.purged(options.request):
             return options.request
         following = await Following(self._broker, self._facts, options.request).start()
         try:
-            stored, seq = await self.store(accepted)
-            if not _same_request(stored, accepted):
+            stored, seq = await self._acceptance.store(accepted)
+            if not same_request(stored, accepted):
                 raise BadInput("this key was used with another input", "Idempotency-Key")
             if seq is not None:
                 following.add(stored, seq)
@@ -107,48 +91,6 @@ class Requests:
             raise
         await following.close()
         return options.request
-
-    async def store(self, accepted: Accepted) -> tuple[Accepted, int | None]:
-        """The stored acceptance, and its sequence if it is this one. A durable one is in DRIVE when this returns, so
-        that a gateway drives it, maybe another one.
-
-        Raises Expired when the deadline passed before, and BrokerError.
-        """
-        request, deadline = accepted.request, accepted.deadline
-        crash_at("gateway.accepting")
-        try:
-            put = await self._facts.put(
-                accepted_subject(request), encode(accepted), deadline=deadline, ttl=fact_ttl(deadline), patient=False
-            )
-            crash_at("gateway.accepted")
-            stored = accepted if put.won else decode(Accepted, put.data)
-            if stored.durable:  # also when it was stored before: who stored it may have died before this line
-                await self._queue(stored, deadline)
-                crash_at("gateway.queued")
-        except DeadlineExceeded as error:
-            raise Expired("the deadline passed before the request was accepted") from error
-        return stored, put.seq if put.won else None
-
-    async def queue(self, request: str) -> bool:
-        """Puts a durable request into DRIVE, for who stored it may have died before that line. False if there is none.
-
-        Raises BrokerError.
-        """
-        stored = await self._facts.last(accepted_subject(request))
-        if stored is None:
-            return False
-        await self._queue(decode(Accepted, stored.data), time.time() + QUEUE_WAIT)
-        return True
-
-    async def _queue(self, accepted: Accepted, deadline: float) -> None:
-        """Waits for room: it is accepted already."""
-        subject, data, msg_id = drive(accepted.app), encode(accepted), f"drive:{accepted.request}"
-        await until_room(lambda: self._broker.publish_stored(subject, data, deadline=deadline, msg_id=msg_id))
-
-    async def _purged(self, request: str) -> bool:
-        """Whether only the tombstone of the request is left: accepting it again would run it again."""
-        ended = await self._facts.last(finish(request)) is not None
-        return ended and await self._facts.last(accepted_subject(request)) is None
 
     @asynccontextmanager
     async def attached(self, request: str) -> AsyncIterator[Run | Finish]:
@@ -312,10 +254,6 @@ class Requests:
         run = self._runs.get(request)
         if run is not None and run.clients:
             await self._broker.publish_core(attach_hint(request))
-
-
-def _same_request(stored: Accepted, accepted: Accepted) -> bool:
-    return stored.app == accepted.app and encode(stored.input) == encode(accepted.input)
 
 
 def _token(request: str) -> str:

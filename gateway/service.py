@@ -6,6 +6,7 @@ from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.facts import Facts
 from broker.topology import ACK_WAIT
+from gateway.acceptance import Acceptance
 from gateway.admission import Admission
 from gateway.apps import Apps
 from gateway.batch import Batch
@@ -33,7 +34,8 @@ class Service:
         self.admission = Admission(broker)
         self.uploads = Uploads(broker)
         self.sockets = Sockets(connections)
-        self.requests = Requests(broker, self.facts, self.apps)
+        self._acceptance = Acceptance(broker, self.facts)
+        self.requests = Requests(broker, self.facts, self.apps, self._acceptance)
         results = Results(broker, self.facts)
         self.durable = Durable(broker, self.requests, results, ack_wait)
         self.batch = self._batch(results, ack_wait)
@@ -60,9 +62,9 @@ class Service:
 
     def _batch(self, results: Results, ack_wait: float) -> Batch:
         store = JobStore(self.broker)
-        rows = Rows(self.requests, self.uploads, results, self.admission)
+        rows = Rows(self._acceptance, self.uploads, results, self.admission)
         windows = Windows(self.broker)
-        jobs = Jobs(self.broker, store, self.apps, self.requests, rows, results, windows, ack_wait)
+        jobs = Jobs(self.broker, store, self.apps, self._acceptance, self.requests, rows, results, windows, ack_wait)
         return Batch(Intake(self.broker, store, self.apps), jobs)
 
     async def not_ready(self) -> str:
