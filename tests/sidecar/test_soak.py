@@ -89,11 +89,11 @@ class Soak:
                 self.actors[victim].kill()
             else:
                 self.sidecar.end(signal.SIGKILL)
+        if ("daemon", 0) in dead:
+            await asyncio.to_thread(self.sidecar.start)  # before any answer: who has just begun waits for a daemon
         return dead
 
     async def revive(self, dead: list[tuple[str, int]]) -> None:
-        if ("daemon", 0) in dead:
-            await asyncio.to_thread(self.sidecar.start)
         for name in dead:
             if name in self.actors:
                 self.actors[name] = self.actor(quota=QUOTA[name[0]])
