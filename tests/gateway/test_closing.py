@@ -33,7 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(replicas=1) as running:
+    async with Stack() as running:
         await running.deploy(APPS / "live.py")
         yield running
 

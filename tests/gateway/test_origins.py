@@ -31,7 +31,7 @@ BODY = b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\nhello\r\n--b-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     """The second gateway is open to every page."""
-    async with Stack(replicas=1, env={"CORNSTALK_ALLOW_ORIGINS": f"https://other.example {PAGE}"}) as running:
+    async with Stack(env={"CORNSTALK_ALLOW_ORIGINS": f"https://other.example {PAGE}"}) as running:
         await running.deploy(APPS / "one.py")
         port = free_port()
         running.add("gateway1", "gateway", "--port", str(port), "--allow-origin", "*")
