@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(gateways=2, replicas=1) as running:
+    async with Stack(gateways=2) as running:
         for name in ("one", "live", "twice"):
             await running.deploy(APPS / f"{name}.py")
         yield running
