@@ -2,6 +2,7 @@
 
 from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
 from cornstalk.tasks.llm import LLM
+from cornstalk.tasks.omni import Omni, OmniEar, Talker, Thinker, Vocoder
 from cornstalk.tasks.reading import CountPages, ReadText, SampleFrames, Shown, Watcher
 from cornstalk.tasks.seeing import ImageEncoder, MultimodalLLM, Sight
 from cornstalk.tasks.speech import TextToSpeech
@@ -13,11 +14,16 @@ __all__ = [
     "Ear",
     "ImageEncoder",
     "MultimodalLLM",
+    "Omni",
+    "OmniEar",
     "ReadText",
     "SampleFrames",
     "Shown",
     "Sight",
+    "Talker",
     "TextToSpeech",
+    "Thinker",
     "Transcriber",
+    "Vocoder",
     "Watcher",
 ]

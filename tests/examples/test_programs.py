@@ -16,10 +16,14 @@ from cornstalk.tasks import (
     AudioEncoder,
     CountPages,
     ImageEncoder,
+    OmniEar,
     ReadText,
     SampleFrames,
+    Talker,
     TextToSpeech,
+    Thinker,
     Transcriber,
+    Vocoder,
 )
 from cornstalk.testing import Engines, Run, assert_runs_side_by_side, assert_uses, check, run_recorded, upload
 from tests.cornstalk.test_media import png, wav
@@ -183,6 +187,30 @@ def test_debate(load: Load, rulings: list[str], winner: str) -> None:
     assert run.response.winner == winner
     assert len(run.graph.nodes) == 3 * len(rulings)
     assert_uses(run, LLM(dtype="float32"), LLM(dtype="bfloat16"))
+
+
+# ------------------------------------------------------------ omni
+
+
+@pytest.mark.parametrize("audio", [None, wav()])
+@pytest.mark.parametrize("speak", [True, False])
+def test_omni(load: Load, audio: bytes | None, speak: bool) -> None:
+    def thinker(prompt: str, audio: list[str], speak: bool, **_: Any) -> dict[str, Any]:
+        text = f"{prompt} {audio}"
+        return {"text": text, "rows": text.split() if speak else [], "tokens": 2}
+
+    engines = {
+        OmniEar: lambda audio: {"rows": "heard"},
+        Thinker: thinker,
+        Talker: lambda rows, **_: {"codes": rows[::-1], "count": len(rows)},
+        Vocoder: lambda codes, **_: {"audio": " ".join(codes).encode(), "samples": 0},
+    }
+    asked = {"text": "hello", "speak": speak} | ({} if audio is None else {"audio": upload(audio)})
+    run = checked(load("omni"), asked, engines)
+    heard = [] if audio is None else ["heard"]
+    assert run.response.text == f"hello {heard}"
+    assert run.response.speech == (f"{heard} hello".encode() if speak else b"")
+    assert len(run.graph.nodes) == 1 + (audio is not None) + 2 * speak
 
 
 # ------------------------------------------------------------ pick_tool

@@ -1,0 +1,160 @@
+"""Qwen2.5-Omni in four components, on real processes: what the whole model says, said sooner, whatever dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from broker.facts import Facts
+from components.generator.pcm import pcm_of
+from cornstalk.cli.paths import examples
+from cornstalk.client import AsyncClient
+from cornstalk.graph import fold
+from cornstalk.messages import FACTS, Node, decode
+from cornstalk.tasks.omni import Omni
+from tests.faults.stored import chunks
+from tests.omni.test_thinker import noise, wav
+from tests.omni.tiny_omni import Answer, Whole
+from tests.stack import Stack
+
+pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
+
+EXACT = """
+from cornstalk import App
+from cornstalk.tasks.omni import Omni, Reply, Said
+
+class Exact(Omni):
+    def invoke(self, said: Said) -> Reply:
+        heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
+        thought = self.thinker(prompt=said.text, audio=heard, max_tokens=said.max_tokens)
+        codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
+        return Reply(text=thought.text, speech=self.vocoder(codes=codes, whole=True).audio)
+
+app = App("exact", Exact({model!r}, "float32"))
+"""
+"""Shares its components with the example: only the sound is made at once."""
+TEXTS = ["hello", "the quick brown fox", "the dog and", "jump"]
+SOUNDS = [(0.7, 1), (2.5, 2), (2.5, 3), (1.0, 5)]
+LIMITS = {"max_tokens": 16, "max_codes": 30}
+
+
+@pytest.fixture(scope="module")
+def parts(folder: Path) -> Omni:
+    return Omni(str(folder), "float32")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(folder: Path, parts: Omni, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    made = tmp_path_factory.mktemp("apps")
+    example = (examples() / "omni.py").read_text()
+    (made / "omni.py").write_text(example.replace('"Qwen/Qwen2.5-Omni-7B"', f'{str(folder)!r}, dtype="float32"'))
+    (made / "exact.py").write_text(EXACT.replace("{model!r}", repr(str(folder))))
+    dying = {f"{task.component}@0": "worker.chunk" for task in (parts.talker, parts.vocoder)}
+    async with Stack(env={"CORNSTALK_ACK_WAIT": "2"}, crash=dying) as running:
+        await running.deploy(made / "omni.py", workers=False)
+        await running.deploy(made / "exact.py", workers=False)
+        counts = {parts.ear: 1, parts.thinker: 1, parts.talker: 2, parts.vocoder: 2}
+        for task, running.replicas in counts.items():
+            running.start_workers(task.component)
+        for task, count in counts.items():
+            await running.wait_workers(task.component, count, within=180)
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(f"http://127.0.0.1:{stack.ports[0]}") as found:
+        yield found
+
+
+async def nodes(stack: Stack, request: str) -> dict[str, Node]:
+    """By the name of their task."""
+    stored = (await Facts(stack.broker).read(request)).messages
+    state = fold(decode(FACTS[kind], s.data) for s in stored if (kind := _kind(s.subject)) in ("accepted", "graph"))
+    return {node.id.partition("#")[0]: node for node in state.nodes.values()}
+
+
+def _kind(subject: str) -> str:
+    return subject.split(".")[2]
+
+
+async def expected(stack: Stack, whole: Whole, request: str, text: str, sound: Any = None, **limits: int) -> Answer:
+    """What the whole model answers with the seeds that the nodes of the request have."""
+    found = await nodes(stack, request)
+    seeds = found["talker"].seed, found["vocoder"].seed
+    return await asyncio.to_thread(
+        whole.answer, text, sound, seeds=seeds, tokens=limits["max_tokens"], codes=limits["max_codes"]
+    )
+
+
+async def ask(client: AsyncClient, app: str, text: str, sound: Any = None, **more: Any) -> Any:
+    heard = {} if sound is None else {"audio": wav(sound)}
+    return await client.invoke(app, {"text": text, **heard, **more})
+
+
+async def test_eight_at_once_are_each_what_the_whole_model_answers(
+    stack: Stack, client: AsyncClient, whole: Whole, parts: Omni
+) -> None:
+    """Text token for token, sound bit for bit: with and without audio, side by side, nothing of one is in another.
+
+    One of two talkers and one of two vocoders die with their first piece: others go on after what is stored.
+    """
+    said = [(text, None) for text in TEXTS] + [("the dog and", noise(*sound)) for sound in SOUNDS]
+    answers = await asyncio.gather(*(ask(client, "exact", text, sound, **LIMITS) for text, sound in said))
+    for (text, sound), answer in zip(said, answers, strict=True):
+        right = await expected(stack, whole, answer.request, text, sound, **LIMITS)
+        assert answer.response["text"] == right.text.rstrip("\ufffd")
+        assert answer.response["speech"] == pcm_of(right.wave.numpy())
+    assert len({answer.response["speech"] for answer in answers}) == 8
+    for task in (parts.talker, parts.vocoder):
+        assert not stack.children[f"{task.component}@0"].alive
+
+
+async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: AsyncClient, whole: Whole) -> None:
+    """In stored order: the first sound stands before the last text. Made in parts it is what it is whole, nearly."""
+    limits = {"max_tokens": 600, "max_codes": 80}
+    answer = await ask(client, "omni", "a", **limits)
+    found = await nodes(stack, answer.request)
+    seqs: dict[str, list[int]] = {}
+    for stored, chunk in await chunks(stack, answer.request):
+        if not chunk.takeover:
+            seqs.setdefault(stored.subject.split(".", 2)[2], []).append(stored.seq)
+    text, audio = (seqs[f"{found[name].token}.0.{out}"] for name, out in (("thinker", "text"), ("vocoder", "audio")))
+    assert len(text) > 3
+    assert min(audio) < max(text)
+    right = await expected(stack, whole, answer.request, "a", **limits)
+    assert answer.response["text"] == right.text.rstrip("\ufffd")
+    made, whole_sound = (
+        np.frombuffer(pcm, "<i2").astype(int) for pcm in (answer.response["speech"], pcm_of(right.wave.numpy()))
+    )
+    assert len(made) == len(whole_sound)
+    assert np.abs(made - whole_sound).max() <= 1
+
+
+async def test_who_wants_no_speech_makes_no_work_for_it(stack: Stack, client: AsyncClient) -> None:
+    answer = await ask(client, "omni", "hello", speak=False, **LIMITS)
+    assert answer.response["text"]
+    assert not answer.response["speech"]
+    assert set(await nodes(stack, answer.request)) == {"thinker"}
+
+
+async def test_no_edge_carries_the_prompt_or_the_sound_again(stack: Stack, client: AsyncClient, parts: Omni) -> None:
+    """Rows and codes are all that streams: bytes of the former by token, of the latter 2 a code."""
+    answer = await ask(client, "omni", "the dog and", noise(2.5, 3), **LIMITS)
+    found = await nodes(stack, answer.request)
+    assert set(found["talker"].inputs) - {"rows"} <= set(type(parts.talker).defaults)
+    assert set(found["vocoder"].inputs) - {"codes"} <= set(type(parts.vocoder).defaults)
+    codes = [
+        (element.dtype, element.shape)
+        for stored, chunk in await chunks(stack, answer.request)
+        if stored.subject.endswith(".codes")
+        for element in chunk.payload
+    ]
+    assert set(codes) == {("int16", (1,))}
+    assert len(codes) * 480 * 2 == len(answer.response["speech"])
