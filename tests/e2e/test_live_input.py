@@ -25,7 +25,7 @@ TEXT = "A text that a client says piece by piece, é and \U0001f33d, while it is
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(gateways=3, replicas=1) as running:
+    async with Stack(gateways=3) as running:
         for name in ("live", "served_live"):
             await running.deploy(APPS / f"{name}.py")
         yield running
