@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from msgspec import Struct
@@ -238,5 +239,11 @@ class ChunkReader:
 
 
 def _stored_chunk(entry: Entry) -> StoredChunk:
-    _, _, node, gen, output = entry.subject.split(".")
-    return StoredChunk(entry.seq, node, int(gen), output, decode(Chunk, entry.data))
+    return StoredChunk(entry.seq, *_place(entry.subject), decode(Chunk, entry.data))
+
+
+@lru_cache(maxsize=4096)
+def _place(subject: str) -> tuple[str, int, str]:
+    """Node, generation and output of a subject, which stands in one chunk after the other."""
+    _, _, node, gen, output = subject.split(".")
+    return node, int(gen), output

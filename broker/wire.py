@@ -22,6 +22,7 @@ _GATHERED: Final = 1 << 16
 """Bytes of a message above which one that is cut off is gathered by nats-py."""
 
 _SPACE: Final = " \t\n\r\v\f"
+_republished = re.compile(rb"HMSG (\S+) (\d+) (\d+) (\d+)\r\n").match  # it has headers and no reply
 _usual = re.compile(r"[!-9;-~]+").fullmatch  # a name of visible ASCII
 
 
@@ -91,18 +92,16 @@ class _Parser(nats.protocol.parser.Parser):  # type: ignore[misc]
             if self.buf:
                 data = bytes(self.buf) + data
                 self.buf.clear()
-            while data.startswith(b"HMSG ", at) and (line := data.find(b"\r\n", at)) > 0:
-                args = data[at + 5 : line].split(b" ")
-                if len(args) != 4 or not args[1].isdigit() or not args[2].isdigit() or not args[3].isdigit():
-                    break
-                head = line + 2
-                body, end = head + int(args[2]), head + int(args[3])
+            while (line := _republished(data, at)) is not None:
+                subject, sid, header, total = line.groups()
+                head = line.end()
+                body, end = head + int(header), head + int(total)
                 if len(data) < end + 2:
                     if end - at > _GATHERED:
                         break
                     self.buf.extend(data[at:])
                     return
                 at = end + 2
-                await self.nc._process_msg(int(args[1]), args[0], b"", data[body:end], data[head:body])
+                await self.nc._process_msg(int(sid), subject, b"", data[body:end], data[head:body])
         if at < len(data):
             await super().parse(data[at:])

@@ -53,7 +53,7 @@ async def events(
                 await asyncio.wait((run.driver.head, run.task), timeout=PING_EVERY, return_when="FIRST_COMPLETED")
                 if not (run.driver.head.done() or run.task.done()):
                     yield Event("ping")
-        told = {source: _Told(paths, media(paths[0])) for source, paths in (await _sources(run)).items()}
+        told = {source: _Told(source, paths, media(paths[0])) for source, paths in (await _sources(run)).items()}
         while told:
             try:
                 stored = await chunks.next(PING_EVERY)
@@ -82,8 +82,10 @@ class _Told:
     A re-run of its node says the same again before it goes on.
     """
 
-    def __init__(self, paths: list[str], media_type: str) -> None:
-        self._fields: dict[str, Any] = {"field": paths[0]} | ({"fields": paths} if len(paths) > 1 else {})
+    def __init__(self, source: Source, paths: list[str], media_type: str) -> None:
+        node, output = source
+        more = {"fields": paths} if len(paths) > 1 else {}
+        self._fields: dict[str, Any] = {"field": paths[0], **more, "node": node, "output": output}
         self._media_type = media_type
         self._told = 0  # characters, bytes or members
         self._gen = self._at = 0
@@ -104,15 +106,10 @@ class _Told:
         self._told = max(self._told, self._at)
         if not new:
             return None
-        data = {
-            **self._fields,
-            "node": stored.node,
-            "output": stored.output,
-            "n": stored.chunk.n,
-            "data": new,
-        }
-        media_type = self._media_type or (OCTETS if isinstance(new, bytes) else "")
-        return Event("chunk", stored.seq, data | ({"media_type": media_type} if media_type else {}))
+        data = {**self._fields, "n": stored.chunk.n, "data": new}
+        if media_type := self._media_type or (OCTETS if isinstance(new, bytes) else ""):
+            data["media_type"] = media_type
+        return Event("chunk", stored.seq, data)
 
 
 async def _sources(run: Run | Finish) -> dict[Source, list[str]]:

@@ -196,8 +196,9 @@ async def _frames(service: Service, app: App | None, request_id: str, after: int
 def _frame(event: Event) -> bytes:
     if event.kind == "ping":
         return b": ping\n\n"
-    head = f"event: {event.kind}\n" + (f"id: {event.seq}\n" if event.seq else "")
-    return head.encode() + b"data: " + to_json(event.data) + b"\n\n"
+    if event.seq:
+        return b"event: %b\nid: %d\ndata: %b\n\n" % (event.kind.encode(), event.seq, to_json(event.data))
+    return b"event: %b\ndata: %b\n\n" % (event.kind.encode(), to_json(event.data))
 
 
 def _last_event_id(request: Request) -> int:
