@@ -19,7 +19,7 @@ import nats.errors
 from broker.client import Client
 from broker.discovery import MINIMUM
 from broker.errors import BrokerError, ConnectFailed, DeadlineExceeded, Disconnected, PayloadTooLarge, ReadTimeout
-from broker.refusals import TRANSIENT, ApiError, refusal
+from broker.refusals import TRANSIENT, UNAVAILABLE, ApiError, refusal
 from broker.requests import ConnectionLost, Message, NoResponders, Requests, send
 from broker.subjects import MSG_ID, TTL
 from broker.subscription import Subscription
@@ -142,6 +142,11 @@ class Broker:
         """False during an outage."""
         return self._up.is_set()
 
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of several: what it reads directly may then be a copy that lags behind."""
+        return bool(self.nc._server_info.get("cluster"))
+
     async def wait_connected(self, deadline: float) -> None:
         """Raises DeadlineExceeded when the server is away until `deadline` (Unix seconds), Disconnected when closed."""
         if self.nc.is_closed:
@@ -244,13 +249,20 @@ class Broker:
     async def api(self, verb: str, body: dict[str, Any] | None = None, *, timeout: float = 5.0) -> dict[str, Any]:
         """One JetStream API request, `$JS.API.<verb>`, which must be one that may be done twice.
 
-        Repeated when the connection breaks. Raises ReadTimeout, Rejected, Disconnected.
+        Repeated when the connection breaks, and while a cluster has no leader for it. Raises ReadTimeout, Rejected,
+        Disconnected.
         """
-        answer = await self.ask(f"$JS.API.{verb}", msgspec.json.encode(body) if body else b"", timeout)
-        reply: dict[str, Any] = msgspec.json.decode(answer.data)
-        if "error" in reply:
-            raise refusal(".".join(verb.split(".")[:2]), msgspec.convert(reply["error"], ApiError))
-        return reply
+        data = msgspec.json.encode(body) if body else b""
+        deadline = time.time() + timeout
+        while True:
+            answer = await self.ask(f"$JS.API.{verb}", data, deadline - time.time())
+            reply: dict[str, Any] = msgspec.json.decode(answer.data)
+            if "error" not in reply:
+                return reply
+            error = msgspec.convert(reply["error"], ApiError)
+            if error.err_code != UNAVAILABLE:
+                raise refusal(".".join(verb.split(".")[:2]), error)
+            await asyncio.sleep(0.05)
 
     async def ask(self, subject: str, data: bytes, timeout: float) -> Message:
         """For reads: the message that answers. Repeated as `api` is. Raises ReadTimeout, Disconnected."""

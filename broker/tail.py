@@ -79,8 +79,7 @@ class Tail:
             if self._order.missing:
                 await self._read()
             elif self._finishing:
-                if await self._is_whole():
-                    return None
+                return None
             elif self._loop.time() > until:
                 raise TimeoutError
             else:
@@ -110,31 +109,29 @@ class Tail:
             self._look_later()
 
     async def _read(self) -> None:
+        """One page: the last one if it reaches what was stored when it was asked for. What comes later is heard."""
         start = self._order.begin()
         done = False
         try:
+            newest = await self._newest()
             stored, last = await page(
                 self._broker, self._stream, self._filter, start, timeout=_READ_TIMEOUT, size=_PAGE
             )
-            self._order.page(((m.seq, Entry(m.subject, m.seq, m.data, m.headers)) for m in stored), last)
+            lags = last and (stored[-1].seq if stored else start - 1) < newest
+            self._order.page(((m.seq, Entry(m.subject, m.seq, m.data, m.headers)) for m in stored), last and not lags)
             done = True
+            if lags:
+                await asyncio.sleep(_PAUSE)
         except ReadTimeout:
             await asyncio.sleep(_PAUSE)
         finally:
             if not done:
                 self._order.failed()
 
-    async def _is_whole(self) -> bool:
-        """Whether the leader has nothing newer: what was read may come from a replica that lags behind."""
-        try:
-            newest = await last_stored(self._broker, self._stream, self._filter)
-            if newest is None or newest.seq <= self._order.position:
-                return True
-        except ReadTimeout:
-            pass
-        await asyncio.sleep(_PAUSE)
-        self._order.lost()
-        return False
+    async def _newest(self) -> int:
+        """The newest sequence that a page must reach: in a cluster a replica that lags behind may answer."""
+        newest = await last_stored(self._broker, self._stream, self._filter) if self._broker.clustered else None
+        return newest.seq if newest is not None else 0
 
     async def _await_news(self) -> None:
         self._waiter = self._loop.create_future()

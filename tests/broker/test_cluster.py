@@ -155,3 +155,31 @@ async def test_what_never_changes_is_found_on_every_server_once_it_is_confirmed(
         subject = upload(f"{n}", 0)
         await brokers[n % 3].publish_stored(subject, b"x" * 20_000, deadline=soon())
         assert all(await asyncio.gather(*(direct_last(b, UPLOADS, subject, timeout=5) for b in brokers)))
+
+
+async def test_who_joins_late_misses_nothing_that_was_confirmed(brokers: list[Broker]) -> None:
+    """What a lagging replica leaves out is not heard either, once a later piece of another output was."""
+
+    async def one(n: int) -> None:
+        request = f"join{n}"
+        a, b = [
+            await ChunkWriter.open(
+                brokers[n % 3], chunk(request, node, 0, "s"), "a", ttl=600, deadline=soon(), fresh=True
+            )
+            for node in "ab"
+        ]
+        stored = [await a.append("x" * 2000), await b.append("x" * 2000)]
+        readers = [RequestChunks(broker, request) for broker in brokers]
+        found = [asyncio.create_task(_first(reader, 4)) for reader in readers]
+        stored += [await a.append("x"), await b.append("x")]
+        assert await asyncio.gather(*found) == [stored] * 3
+        for reader in readers:
+            await reader.close()
+
+    for start in range(0, 400, 20):
+        await asyncio.gather(*(one(n) for n in range(start, start + 20)))
+
+
+async def _first(reader: RequestChunks, count: int) -> list[int]:
+    async with asyncio.timeout(20):
+        return [found.seq for _ in range(count) if (found := await reader.next()) is not None]
