@@ -185,9 +185,10 @@ async def test_a_full_stream_of_chunks_is_waited_for(stack: Stack) -> None:
     """A worker that may store no piece hands its item back; nobody is told of a failure."""
     config = (await stack.broker.api(f"STREAM.INFO.{CHUNKS}"))["config"]
     queue = f"CONSUMER.INFO.{work_stream(component(stack, 'talker'))}.interactive"
-    await stack.broker.api(f"STREAM.UPDATE.{CHUNKS}", config | {"max_bytes": 1})
     try:
-        async with asked(stack, "one", one, [f"full {i}" for i in range(AT_ONCE)]):
+        async with asked(stack, "one", one, [f"full {i}" for i in range(AT_ONCE)], service_ms=1500):
+            await held(stack, 2 * AT_ONCE)  # a full stream would refuse them at the door
+            await stack.broker.api(f"STREAM.UPDATE.{CHUNKS}", config | {"max_bytes": 1})
 
             async def handed_back() -> bool:
                 return bool((await stack.broker.api(queue))["num_redelivered"])
