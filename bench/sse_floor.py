@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Final
+from typing import Final, cast
 from uuid import uuid4
 
 import uvloop
@@ -17,22 +17,24 @@ from broker.connection import Broker
 from broker.subjects import seen
 
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nCornstalk-Request: %b\r\n\r\n"
-_FRAME: Final = b'7f\r\nevent: chunk\nid: 10000\ndata: {"field":"text","node":"abcdefgh",.......%b"}\n\n\r\n'
-"""As long as what a gateway writes, with the message as it was stored in place of what is told of it."""
+_FRAME: Final = (
+    b"86\r\nevent: chunk\nid: 10000\n"
+    b'data: {"field":"text","node":"abcdefgh","output":"text","n":30,"data":"%b"}\n\n\r\n'
+)
+"""As long as what a gateway writes, with the number of the first."""
 
 _clients: dict[str, asyncio.Transport] = {}
 
 
 class _Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         request = uuid4().hex
-        _clients[request] = transport
-        transport.write(_HEAD % request.encode())
+        _clients[request] = writing = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        writing.write(_HEAD % request.encode())
 
 
 def _hear(subject: str, data: bytes, _: bytes) -> None:
-    _clients[subject.split(".")[2]].write(_FRAME % data)
+    _clients[subject.split(".")[2]].write(_FRAME % data[data.index(b"t=") :])
 
 
 async def _serve(port: int) -> None:
