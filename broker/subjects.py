@@ -295,6 +295,8 @@ def worker_died(component: str) -> str:
 
 DISPATCH_BEAT: Final = "ctl.dispatch.beat"
 """Dispatchers -> dispatchers, core: the active one is alive (soft leader, for speed only)."""
+
+
 def dispatcher_at(id: str) -> str:
     """Standbys -> the active dispatcher, core: nobody answers, but the server says when nobody listens any more."""
     return f"ctl.dispatch.at.{id}"

@@ -11,24 +11,14 @@ import pytest_asyncio
 
 from components.engine import Cancelled
 from components.llm.transformers_engine import CONTEXT, TransformersEngine
-from cornstalk.errors import EngineError, LineageDiverged
+from cornstalk.errors import EngineError
 from cornstalk.tasks import LLM
 from tests.components.fake_call import FakeCall
+from tests.components.llm_suite import *  # noqa: F403
+from tests.components.llm_suite import PARIS, PROMPTS, flat, say, stored
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
-
-PARIS = "What is the capital of France?"
-PROMPTS = [
-    PARIS,
-    "Tell me a story about a fox.",
-    "Count from one to ten.",
-    "Why is the sky blue? " * 12,
-    "Say hello.",
-    "Write a poem about the sea.",
-    "List three colours.",
-    "What is 2 + 2?",
-]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -37,29 +27,6 @@ async def engine() -> AsyncIterator[TransformersEngine]:
     await engine.start()
     yield engine
     await engine.stop()
-
-
-async def say(engine: TransformersEngine, prompt: str = PARIS, **inputs: Any) -> FakeCall:
-    call = FakeCall(prompt=prompt, **inputs)
-    result = await engine.run(call)
-    assert result == {"tokens": call.tokens_out}
-    return call
-
-
-def flat(tokens: list[tuple[int, ...]]) -> list[int]:
-    return [token for some in tokens for token in some]
-
-
-def stored(call: FakeCall, pieces: int) -> dict[str, Any]:
-    """What the next attempt is given if the first `pieces` of a call are stored."""
-    return {"prior": {"text": call.pieces("text")[:pieces]}, "prior_tokens": {"text": flat(call.tokens[:pieces])}}
-
-
-async def test_it_answers_in_pieces(engine: TransformersEngine) -> None:
-    call = await say(engine)
-    assert call.text == "The capital of France is Paris."
-    assert call.pieces("text")[:2] == ["The", " capital"]
-    assert (call.tokens_in, call.tokens_out) == (37, 7)
 
 
 async def test_an_answer_does_not_depend_on_what_runs_beside_it(engine: TransformersEngine) -> None:
@@ -80,30 +47,6 @@ async def test_a_late_short_request_is_done_while_a_long_prompt_is_still_read(en
 
     await asyncio.gather(named("long", "word " * 600), named("short", PARIS))
     assert done == ["short", "long"]
-
-
-async def test_the_answer_ends_at_max_tokens(engine: TransformersEngine) -> None:
-    call = await say(engine, max_tokens=3)
-    assert (call.text, call.tokens_out) == ("The capital of", 3)
-
-
-async def test_the_answer_ends_before_a_stop_string_that_spans_tokens(engine: TransformersEngine) -> None:
-    assert (await say(engine, stop=["nce is P", "never"])).text == "The capital of Fra"
-
-
-async def test_the_system_text_is_heard(engine: TransformersEngine) -> None:
-    call = await say(engine, "Who are you?", system="You are Captain Ahab.", max_tokens=16)
-    assert "Ahab" in call.text
-
-
-async def test_the_seed_alone_decides_what_is_drawn(engine: TransformersEngine) -> None:
-    async def drawn(seed: int) -> str:
-        call = FakeCall(prompt=PROMPTS[1], temperature=1.0, max_tokens=12, seed=seed)
-        await engine.run(call)
-        return call.text
-
-    first, again, other = await asyncio.gather(drawn(7), drawn(7), drawn(2**64 - 1))
-    assert first == again != other
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -130,27 +73,6 @@ async def test_stored_text_is_said_again_in_fewer_steps_than_the_first_time(engi
     slow, first = await steps()
     fast, _ = await steps(**stored(first, 16))
     assert (slow, fast) == (16, 3)
-
-
-async def test_it_is_forced_to_the_stored_tokens_also_to_unlikely_ones(engine: TransformersEngine) -> None:
-    """As another machine, or a text that has other tokens than those that were drawn, would have it."""
-    unusual = [token for part in ("It is the c", "ity of") for token in engine._chat.plain(part)]
-    assert unusual != engine._chat.plain("It is the city of")
-    call = await say(engine, prior={"text": ["It", " is the city of"]}, prior_tokens={"text": unusual})
-    assert call.text.startswith(" ")
-    assert "France" in call.text
-
-
-async def test_stored_text_that_its_tokens_do_not_give_is_no_part_of_a_mixture(engine: TransformersEngine) -> None:
-    with pytest.raises(LineageDiverged):
-        await say(engine, prior={"text": ["The city"]}, prior_tokens={"text": engine._chat.plain("The capital")})
-
-
-async def test_the_text_before_a_stop_string_may_all_be_stored(engine: TransformersEngine) -> None:
-    whole = await say(engine, stop=[" is"])
-    again = await say(engine, stop=[" is"], **stored(whole, 10))
-    assert (whole.text, again.pieces("text")) == ("The capital of France", [])
-    assert again.tokens_out == whole.tokens_out
 
 
 async def test_cancelled_it_ends_within_one_step_and_the_others_go_on(engine: TransformersEngine) -> None:
@@ -197,25 +119,3 @@ async def test_a_prompt_over_the_context_is_refused_before_any_step(engine: Tran
         await engine.run(FakeCall(prompt="word " * CONTEXT))
     assert (caught.value.engine_code, caught.value.transient) == ("prompt_too_long", False)
     assert engine.stats()["steps"] == before
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        {"max_tokens": 0},
-        {"temperature": -0.1},
-        {"temperature": float("nan")},
-        {"temperature": 11.0},
-        {"stop": [""]},
-        {"stop": ["x"] * 17},
-    ],
-)
-async def test_what_cannot_be_meant_is_refused(engine: TransformersEngine, inputs: dict[str, Any]) -> None:
-    with pytest.raises(EngineError) as caught:
-        await engine.run(FakeCall(prompt=PARIS, **inputs))
-    assert caught.value.engine_code == "bad_input"
-
-
-@pytest.mark.parametrize("prompt", ["", " ", "日本の首都はどこですか？", "😀" * 50, "\x00\ufffd\u202e"])
-async def test_any_text_is_a_prompt(engine: TransformersEngine, prompt: str) -> None:
-    assert "\ufffd" not in (await say(engine, prompt, max_tokens=12)).text.replace(prompt, "")
