@@ -27,14 +27,18 @@ log = logging.getLogger(__name__)
 SETTLE: Final = 0.05
 """Seconds until the server has seen that the connection of the dead is closed, and gives it nothing more. Up to three
 times as long, so that one of those who heard of it looks, and the others, who hear its question, need not."""
-ANSWERS: Final = 0.25
+ANSWERS: Final = 0.4
 """Seconds in which the others say what they hold, from when this process has heard its own question."""
+REUNION: Final = 5.0
+"""The same after an outage: the others may come back later than this process, and hold what they held."""
+AGAIN: Final = 0.1
+"""Seconds between two looks at who has answered; from ANSWERS on the question is repeated."""
 LOOK: Final = 1.0
 """Seconds that the server may take to say what it delivered, and to pass the question on."""
 NEWEST: Final = 8192
 """Deliveries that are looked at, from the newest back; older ones come again after ack_wait."""
 
-_numbers = msgspec.msgpack.Decoder(list[int])
+_answer = msgspec.msgpack.Decoder(tuple[bytes, list[int]])
 
 
 class Orphans:
@@ -48,6 +52,8 @@ class Orphans:
         self._subscription: Subscription | None = None
         self._looking: asyncio.Task[None] | None = None
         self._again = False
+        self._patience = ANSWERS  # of the next look
+        self._others: set[bytes] = set()  # who has asked, or answered the last time
         self._asked = 0.0  # when somebody asked last, monotonic
         self._yields = False  # to one who asked at the same time
         self._came_round = asyncio.Event()  # the own question
@@ -65,15 +71,20 @@ class Orphans:
         if self._subscription is not None:
             await self._subscription.close()
 
-    def look(self) -> None:
-        """Somebody has died, or a pull was given up. Returns at once."""
+    def look(self, patience: float = ANSWERS) -> None:
+        """Somebody has died, or (`patience` REUNION) everybody may have been cut off. Returns at once.
+
+        The others get `patience` seconds to answer, fewer from ANSWERS on if all that are known have.
+        """
         self._again = True
+        self._patience = max(self._patience, patience)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
         while self._again:
             self._again = False
+            patience, self._patience = self._patience, ANSWERS
             since = time.monotonic() + SETTLE
             await asyncio.sleep(SETTLE * random.uniform(1.0, 3.0))
             if self._asked <= since:  # one at a time, or what one hands back is taken for an orphan by the other
@@ -81,47 +92,60 @@ class Orphans:
             if self._asked > since:
                 continue
             try:
-                await self._hand_back()
+                await self._hand_back(patience)
             except (BrokerError, TimeoutError) as error:
                 log.info("%s.%s: no look for orphans: %s", self._stream, self._consumer, type(error).__name__)
 
-    async def _hand_back(self) -> None:
+    async def _hand_back(self, patience: float) -> None:
         info = await self._broker.api(f"CONSUMER.INFO.{self._stream}.{self._consumer}", timeout=LOOK)
         if info["num_ack_pending"] == 0:
             return
         floor, delivered = info["ack_floor"]["stream_seq"], info["delivered"]
         newest = delivered["stream_seq"]
-        held = await self._held_by_all()
+        held = await self._held_by_all(patience)
         if self._yields:
-            self._again = True
+            self.look(patience)
             return
         prefix = f"$JS.ACK.{self._stream}.{self._consumer}.1"
         for seq in range(max(floor, newest - NEWEST) + 1, newest + 1):
             if seq not in held:  # the server takes no notice where nothing is delivered and unanswered
                 await self._broker.publish_core(f"{prefix}.{seq}.{delivered['consumer_seq']}.0.0", b"-NAK")
 
-    async def _held_by_all(self) -> set[int]:
+    async def _held_by_all(self, patience: float) -> set[int]:
         """Asked after the server said what it had delivered: who was sent it has it before the question."""
-        held: set[int] = set()
+        held: dict[bytes, set[int]] = {}
 
         async def answered(message: Message) -> None:
-            held.update(_numbers.decode(message.data))
+            who, numbers = _answer.decode(message.data)
+            held.setdefault(who, set()).update(numbers)  # what was handed back meanwhile may have come to another
 
         inbox = self._broker.nc.new_inbox()
         subscription = await self._broker.subscribe_core(inbox, answered)
         try:
             self._yields = False
-            self._came_round.clear()
-            await send(self._broker.nc, self._question, self._id, reply=inbox)
-            await asyncio.wait_for(self._came_round.wait(), LOOK)
-            await asyncio.sleep(ANSWERS)
+            await self._ask(inbox)
+            begun = time.monotonic()
+            while (passed := time.monotonic() - begun) < ANSWERS or (
+                passed < patience and not self._others <= held.keys()
+            ):
+                await asyncio.sleep(AGAIN)
+                if passed > ANSWERS:
+                    await self._ask(inbox)  # who came back since has not heard it
         finally:
             await subscription.close()
-        return held
+        self._others = set(held) - {self._id}
+        return {number for numbers in held.values() for number in numbers}
+
+    async def _ask(self, inbox: str) -> None:
+        self._came_round.clear()
+        await send(self._broker.nc, self._question, self._id, reply=inbox)
+        await asyncio.wait_for(self._came_round.wait(), LOOK)
 
     async def _answer(self, message: Message) -> None:
         self._asked = time.monotonic()
         self._yields = self._yields or message.data < self._id
         if message.data == self._id:
             self._came_round.set()
-        await self._broker.publish_core(message.reply, msgspec.msgpack.encode(list(self._held())))
+        else:
+            self._others.add(message.data)
+        await self._broker.publish_core(message.reply, msgspec.msgpack.encode((self._id, list(self._held()))))

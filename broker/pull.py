@@ -12,7 +12,7 @@ from typing import Final
 from broker.connection import Broker, Subscription
 from broker.delivery import Delivery
 from broker.errors import BrokerError
-from broker.orphans import Orphans
+from broker.orphans import REUNION, Orphans
 from broker.requests import STATUS, Message, send
 from cornstalk.loops import forever
 
@@ -227,7 +227,7 @@ class PullLoop:
         pull.heard = time.monotonic()
         if self._missed:  # what the server sent to the pull that was given up is nobody's
             self._missed = False
-            self.orphans.look()
+            self.orphans.look(REUNION)
 
     async def _guarded(self, delivery: Delivery) -> None:
         try:
@@ -250,7 +250,7 @@ class PullLoop:
         self._failures = 0
         self._give_up(list(self._pulls))
         self._kick.set()
-        self.orphans.look()
+        self.orphans.look(REUNION)
 
     def _give_up(self, pulls: list[_Pull]) -> None:
         """The server drops a pull with its inbox; what it had sent before is still received."""

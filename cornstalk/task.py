@@ -50,6 +50,9 @@ class UnitTask(BaseModel):
         if call is not None:
             _declare(cls, call)
 
+    def __hash__(self) -> int:
+        return hash(self.component)  # fields may be dicts
+
     def identity(self) -> dict[str, Any]:
         """The fields that tell components apart, as JSON values."""
         return self.model_dump(mode="json", exclude=set(self.tuning))

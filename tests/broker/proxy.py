@@ -11,7 +11,8 @@ from urllib.parse import urlparse
 class Proxy:
     """Forwards both ways. While `muted`, what the server says is swallowed, and counted; `cut` ends all connections.
 
-    `freeze` leaves the connections that there are open, and moves nothing on them any more; new ones work.
+    `freeze` leaves the connections that there are open, and moves nothing on them any more; new ones work. From `refuse`
+    to `accept` there are no new ones.
     """
 
     def __init__(self, url: str) -> None:
@@ -22,11 +23,20 @@ class Proxy:
         self.muted = False
         self.swallowed = 0  # bytes
         self.url = ""
+        self._own_port = 0
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.url = f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        await self.accept()
         return self
+
+    async def accept(self) -> None:
+        """Again at the same address."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._own_port)
+        self._own_port = self._server.sockets[0].getsockname()[1]
+        self.url = f"nats://127.0.0.1:{self._own_port}"
+
+    def refuse(self) -> None:
+        self._server.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

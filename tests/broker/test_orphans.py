@@ -10,6 +10,7 @@ import pytest
 
 from broker import topology
 from broker.connection import Broker
+from broker.orphans import ANSWERS
 from broker.pull import Delivery, PullLoop
 from broker.server import Server
 from tests.broker.proxy import Proxy
@@ -118,6 +119,45 @@ async def test_what_somebody_has_stays_there(queue: Broker, nats_server: Server)
     assert await in_flight(queue) == 0
     for b in brokers:
         await b.close()
+
+
+async def test_who_is_not_back_yet_is_waited_for(queue: Broker, nats_server: Server) -> None:
+    """All connections are lost at once, as when NATS starts anew, and one comes back later than the other."""
+    async with Proxy(nats_server.url) as early, Proxy(nats_server.url) as late:
+        brokers = [await Broker.connect(proxy.url, name="w", token=nats_server.token) for proxy in (early, late)]
+        holders = [Holder() for _ in brokers]
+        loops = [loop_of(b, h) for b, h in zip(brokers, holders, strict=True)]
+        for loop in loops:
+            await loop.start()
+            await looked(loop)
+        await loops[0].pause()
+        await put(queue, b"1")
+        await eventually(lambda: holders[1].got == {b"1": 1})
+        await loops[0].resume()
+        await looked(loops[0])
+        back = asyncio.Event()
+
+        async def is_back() -> None:
+            back.set()
+
+        brokers[0].on_reconnect(is_back)
+        late.refuse()
+        for proxy in (late, early):
+            proxy.cut()
+        async with asyncio.timeout(SOON):
+            await back.wait()
+        with pytest.raises(AssertionError, match="not within"):
+            await eventually(lambda: holders[0].got, within=3 * ANSWERS)
+        assert not brokers[1].connected
+        await late.accept()
+        await eventually(lambda: loops[0].orphans._looking.done(), within=10)
+        assert (holders[0].got, holders[1].got) == ({}, {b"1": 1})
+        holders[1].done.set()
+        for loop in loops:
+            await loop.stop()
+            await loop.join(1)
+        for b in brokers:
+            await b.close()
 
 
 async def test_what_was_sent_into_a_cut_connection_comes_at_once(queue: Broker, nats_server: Server) -> None:

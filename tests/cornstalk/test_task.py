@@ -12,6 +12,7 @@ from cornstalk import CompositeTask, Stream, Tensor, UnitTask
 from cornstalk.errors import AppError, SetupError
 from cornstalk.record import Pass
 from cornstalk.task import load_task
+from cornstalk.tasks import LLM
 from cornstalk.types import make_port
 
 
@@ -177,3 +178,9 @@ def test_an_attribute_overrides_that_of_its_class() -> None:
             self.small = Model(model="other")
 
     assert [t.model for t in Changed().unit_tasks().values()] == ["other"]
+
+
+def test_a_task_can_be_a_key_whatever_its_fields_hold() -> None:
+    tasks = [LLM(engine="vllm", engine_args={"max_num_seqs": n}) for n in (1, 2, 2)]
+    assert len(set(tasks)) == 2
+    assert len({t.component for t in tasks}) == 2

@@ -191,6 +191,7 @@ async def in_gateway(case: Case) -> None:
 async def in_large_response(case: Case) -> None:
     """The values of a response that no message carries are stored, and the end that names them is not."""
     if not any("-other-" in name for name in case.stack.children):
+        await case.stack.wait_ready(0)  # the case before may have killed it
         await case.stack.deploy(APPS / "large.py")
     await case.arm(("gateway0", case.point))
 
@@ -221,6 +222,7 @@ async def in_live_input(case: Case) -> None:
     """The gateway that stores what the client streams in dies; the client says again what is not stored."""
     if not any("-live-echo-" in name for name in case.stack.children):
         await case.stack.wait_ready()
+        await case.stack.wait_ready(0)
         await case.stack.deploy(APPS / "live.py")
     await case.arm(("gateway0", case.point))
 
