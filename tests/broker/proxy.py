@@ -11,8 +11,8 @@ from urllib.parse import urlparse
 class Proxy:
     """Forwards both ways. While `muted`, what the server says is swallowed, and counted; `cut` ends all connections.
 
-    `freeze` leaves the connections that there are open, and moves nothing on them any more; new ones work. From `refuse`
-    to `accept` there are no new ones.
+    `freeze` leaves the connections that there are open, and moves nothing on them any more; new ones work.
+    From `refuse` to `accept` there are no new ones.
     """
 
     def __init__(self, url: str) -> None:
