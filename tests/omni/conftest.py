@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from components.__main__ import ENVIRONMENT
 from tests.omni.tiny_omni import Whole, tiny_omni
+
+for _name, _value in ENVIRONMENT.items():  # as in a worker: sums over several threads round otherwise
+    os.environ.setdefault(_name, _value)
 
 
 @pytest.fixture(scope="session")
