@@ -116,10 +116,13 @@ class Facts:
         await self._broker.api(f"STREAM.PURGE.{RUNS}", {"filter": subject})
 
     async def purge(self, request: str) -> None:
-        """Removes a finished request but its `end` (the tombstone) and `cancel`. Idempotent. Raises ReadTimeout."""
+        """Removes a finished request but its `end` (the tombstone) and `cancel`. Idempotent. Raises ReadTimeout.
+
+        Its `accepted` goes last: by that a purge which ended half way is found again.
+        """
+        await self._broker.api(f"STREAM.PURGE.{subjects.CHUNKS}", {"filter": subjects.chunks_of(request)})
         for filter_subject in subjects.purgeable(request):
             await self._broker.api(f"STREAM.PURGE.{RUNS}", {"filter": filter_subject})
-        await self._broker.api(f"STREAM.PURGE.{subjects.CHUNKS}", {"filter": subjects.chunks_of(request)})
 
     async def accepted(self) -> AsyncIterator[Stored]:
         """The `accepted` of every request that is stored, oldest first. Raises ReadTimeout."""

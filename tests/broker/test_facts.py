@@ -11,7 +11,7 @@ import pytest
 
 from broker import subjects
 from broker.connection import Broker
-from broker.errors import Conflict, DeadlineExceeded, ReadTimeout, RequestEnded
+from broker.errors import BrokerError, Conflict, DeadlineExceeded, ReadTimeout, RequestEnded
 from broker.facts import Facts
 from broker.server import Server
 from tests.broker.proxy import Proxy
@@ -81,6 +81,15 @@ async def test_outage_past_the_deadline(broker: Broker, nats_server: Server) -> 
         await facts.put("run.a.end", b"1", deadline=soon(0.3), ttl=600)
     with pytest.raises(ReadTimeout):
         await facts.read("a", timeout=0.2)
+
+
+async def test_a_purge_that_ends_half_way_leaves_what_it_is_found_by(broker: Broker, request_id: str) -> None:
+    facts = Facts(broker)
+    await facts.put(subjects.accepted(request_id), b"a", deadline=soon(), ttl=600)
+    await broker.api(f"STREAM.DELETE.{subjects.CHUNKS}")
+    with pytest.raises(BrokerError):
+        await facts.purge(request_id)
+    assert [subjects.parse_run(s.subject).request async for s in facts.accepted()] == [request_id]
 
 
 async def test_purge_leaves_the_tombstone_which_still_refuses(facts: Facts, request_id: str) -> None:
