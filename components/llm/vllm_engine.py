@@ -66,8 +66,9 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        for name, value in (ENVIRONMENT | {PARENT: str(os.getpid())}).items():
+        for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        os.environ[PARENT] = str(os.getpid())
         self._chat = Chat(folder)
         try:
             arguments = AsyncEngineArgs(model=str(folder), dtype=self._task.dtype, **self._arguments)
