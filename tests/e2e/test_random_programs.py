@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from tests.e2e.statements import Statement, programs
 from tests.stack import Stack
 
 BATCH, BATCHES = 10, 6
+ROUNDS = 3
 
 
 def loaded(name: str) -> App:
@@ -97,12 +98,20 @@ ORDERS = st.sampled_from(["first", "last", "shuffled"])
 CRASHES = st.none() | st.integers(1, 40)
 
 
+def until_all_are_taken(programs_agree: Callable[[], None], counts: Counter[str], kinds: tuple[str, ...]) -> None:
+    """Each round draws other programs: a kind that one round takes 18 times only, the next ones take too."""
+    before = counts.copy()
+    rare = list(kinds)
+    for _ in range(ROUNDS):
+        programs_agree()
+        rare = [kind for kind in kinds if (counts - before)[kind] <= 20]
+        if not rare:
+            return
+    pytest.fail(f"hardly a program took this in {ROUNDS} rounds: {rare}")
+
+
 def test_recorded_in_process_gives_what_python_gives() -> None:
-    before = taken.copy()
-    in_process()
-    took = taken - before
-    for kind in KINDS:
-        assert took[kind] > 20, f"hardly a program took this: {kind}"
+    until_all_are_taken(in_process, taken, KINDS)
 
 
 @WELL
@@ -114,11 +123,7 @@ def in_process(program: list[Statement], text: str, order: Order, number: int, c
 
 
 def test_a_serve_in_process_gives_what_asyncio_gives() -> None:
-    before = taken_by_serves.copy()
-    serves_in_process()
-    took = taken_by_serves - before
-    for kind in (*SERVE_KINDS, "caught"):
-        assert took[kind] > 20, f"hardly a serve took this: {kind}"
+    until_all_are_taken(serves_in_process, taken_by_serves, (*SERVE_KINDS, "caught"))
 
 
 @WELL
