@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
+from cornstalk.errors import BadInput
 from cornstalk.handle import Out, misuse
 from cornstalk.large import LARGE, Marked, Spooled, is_mark, mark_of, without_large
 from cornstalk.messages import Edge, Extension, Upload, encode, extensions, substitute
 from cornstalk.pending import PENDING, Source, run_of, source_of, stale
 from cornstalk.types import Port, Tensor, Tensors
-from cornstalk.values import LONG, misfit, no_reference, wire
+from cornstalk.values import LONG, misfit, no_reference, out_of_range, wire
 
 if TYPE_CHECKING:
     from cornstalk.record import Pass, Result
@@ -32,7 +34,7 @@ class Arguments:
     """What one pass knows of where its values came from."""
 
     def __init__(self, run: Pass) -> None:
-        self._run = run
+        self._run = weakref.ref(run)  # which has this: each pass would be left to the cycle collector
         self.origin: dict[int, tuple[Source, Any]] = {}  # id of a known value -> its output, and the value kept alive
         self._marked: Marked = {}
 
@@ -72,12 +74,15 @@ class Arguments:
         return sent
 
     def check(self, task: UnitTask, inputs: Mapping[str, Any], sent: dict[str, Any]) -> None:
-        """Raises TypeError that names the input which is not of its declared type."""
+        """Raises TypeError that names the input which is not of its declared type, BadInput for one out of range."""
         for name, value in inputs.items():
             port = task.inputs[name]
             if type(value) is port.exact:
                 continue
-            if why := misfit(port, value, sent[name], _holds_pending(value)):
+            pending = _holds_pending(value)
+            if why := misfit(port, value, sent[name], pending):
+                if not pending and (limit := out_of_range(port, value)):
+                    raise BadInput(limit, name)
                 raise TypeError(f"{type(task).__name__}: {name}: {why}")
 
     def _one(self, port: Port, value: Any) -> Any:
@@ -101,11 +106,11 @@ class Arguments:
         return value if known is None else Edge(known[0].node, known[0].output, stream and known[0].stream)
 
     def _refer_pending(self, value: Any, stream: bool) -> Edge:
-        source = source_of(value)
-        if run_of(value) is not self._run:
+        source, run = source_of(value), run_of(value)
+        if run is not self._run():
             stale(source)
-        if source.node in self._run.waits:
-            self._run.suspend(source)  # the result of a composite call that does not exist yet: nothing to point at
+        if source.node in run.waits:
+            run.suspend(source)  # the result of a composite call that does not exist yet: nothing to point at
         return Edge(source.node, source.output, stream and source.stream)
 
 

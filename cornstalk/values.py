@@ -29,6 +29,14 @@ LONG: Final = 32
 _ATOMS: Final = frozenset((float, bool, type(None)))
 _NATIVE: Final = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal)
 
+_RANGES: Final = frozenset(
+    [
+        *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"),
+        *("too_short", "too_long", "string_too_short", "string_too_long"),
+    ]
+)
+"""What pydantic calls the breach of a limit that a type declares."""
+
 Refer = Callable[[Any], Any]
 
 
@@ -117,6 +125,7 @@ def known_value(port: Port, raw: Any) -> Any:
 
 
 def type_name(hint: Any) -> str:
+    hint = bare(hint)[0]
     return hint.__name__ if inspect.isclass(hint) and not get_args(hint) else str(hint).replace("typing.", "")
 
 
@@ -139,6 +148,17 @@ def misfit(port: Port, value: Any, sent: Any, pending: bool) -> str | None:
     where = "".join(f"[{part!r}]" for part in first["loc"])
     detail = f" ({where[:60]}: {first['msg']})" if where else ""
     return f"expected {type_name(port.type)}, got {_describe(value)}{detail}"
+
+
+def out_of_range(port: Port, value: Any) -> str | None:
+    """What a value of the right type breaks, or None."""
+    try:
+        port.adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if first["type"] in _RANGES:
+            return first["msg"][:1].lower() + first["msg"][1:]
+    return None
 
 
 def _keep(value: Any) -> Any:
@@ -252,4 +272,4 @@ def _bad(task: UnitTask, message: str) -> EngineError:
     return EngineError(f"{task.component}: {message}", code="bad_output")
 
 
-__all__ = ["check_outputs", "check_piece", "compatible", "known_value", "misfit", "wire"]
+__all__ = ["check_outputs", "check_piece", "compatible", "known_value", "misfit", "out_of_range", "wire"]

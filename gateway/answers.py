@@ -8,7 +8,7 @@ from typing import Any
 from broker.errors import RequestEnded
 from broker.facts import Facts
 from cornstalk import media
-from cornstalk.errors import UnknownRequest
+from cornstalk.errors import BadInput, UnknownRequest
 from cornstalk.graph import State
 from cornstalk.messages import Error, Finish, StreamRef
 from gateway.history import History
@@ -87,6 +87,8 @@ def failure(request: str, finish: Finish) -> tuple[int, dict[str, Any]]:
 
 
 def _status_of(error: Error) -> int:
+    if error.code == BadInput.code:
+        return BadInput.status
     return media.STATUS_OF.get(error.code, 502) if error.component else 500
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from components.engine import Call
 from components.llm.chat import Chat, Detokenizer
 from components.llm.text import Stops, Unsaid
 from cornstalk.errors import EngineError
 from cornstalk.tasks.llm import LLM, MAX_IMAGES
-
-MAX_STOPS: Final = 16
-MAX_TEMPERATURE: Final = 10.0
+from cornstalk.values import out_of_range
 
 
 @dataclass(frozen=True)
@@ -25,18 +23,22 @@ class Ask:
     max_tokens: int
     stop: list[str]
     temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int | None
     images: list[Any]
 
 
 def checked(inputs: Mapping[str, Any]) -> Ask:
-    """Raises EngineError bad_input."""
+    """Inputs may come from other tasks, so not all ranges were looked at before. Raises EngineError bad_input."""
     ask = Ask(**{**LLM.defaults, **inputs})
-    if ask.max_tokens < 1:
-        raise EngineError(f"max_tokens is {ask.max_tokens}; it must be at least 1", "bad_input")
-    if not 0.0 <= ask.temperature <= MAX_TEMPERATURE:
-        raise EngineError(f"temperature is {ask.temperature}; it must be from 0 to {MAX_TEMPERATURE}", "bad_input")
-    if len(ask.stop) > MAX_STOPS or not all(ask.stop):
-        raise EngineError(f"stop takes up to {MAX_STOPS} strings, none of them empty", "bad_input")
+    for name, port in LLM.inputs.items():
+        if name != "images" and (limit := out_of_range(port, getattr(ask, name))):
+            raise EngineError(f"{name}: {limit}", "bad_input")
     if len(ask.images) > MAX_IMAGES:
         raise EngineError(f"{len(ask.images)} pictures were given; a prompt takes up to {MAX_IMAGES}", "bad_input")
     return ask

@@ -12,8 +12,8 @@ from components.llm.model import PROMPT_ROWS, STEP_ROWS, Listen, Model, Rows
 from components.llm.prompt import Prompt
 from cornstalk.errors import EngineError
 
-Sample = Callable[[Any], int]
-"""Logits [vocabulary] float32 -> token. Called once per token, in order."""
+Sample = Callable[[Any, Sequence[int]], int]
+"""Logits [vocabulary] float32 and the tokens before -> token. Called once per token, in order."""
 Check = Callable[[], None]
 """Raises when the sequence is not wanted any more."""
 _END: Final = -1
@@ -48,8 +48,9 @@ class Generation:
     def ended(self) -> bool:
         return len(self.tokens) >= self.limit or bool(self.tokens and self.tokens[-1] in self.end_ids)
 
-    def take(self, drawn: int) -> None:
+    def take(self, logits: Any) -> None:
         """Keeps a token: the drawn one, if it is not forced to another."""
+        drawn = self.sample(logits, self.tokens)
         self.tokens.append(self.forced.pop(0) if self.forced else drawn)
 
 
@@ -156,7 +157,7 @@ class Batch:
         generation.read = end
         if generation.read < len(generation.prompt):
             return [[]]
-        generation.take(generation.sample(logits))
+        generation.take(logits)
         return [generation.tokens[-1:]]
 
     def _advance(self, members: list[Generation]) -> list[list[int]]:
@@ -172,6 +173,6 @@ class Batch:
         for g, r in zip(members, rows, strict=True):
             before = len(g.tokens)
             for _token, after in zip(r.tokens, logits, strict=False):
-                g.take(g.sample(after))
+                g.take(after)
             fresh.append(g.tokens[before:])
         return fresh

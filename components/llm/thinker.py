@@ -15,7 +15,8 @@ from components.llm.chat import Chat
 from components.llm.model import STEP_ROWS, Model
 from components.llm.prompt import Prompt
 from components.llm.reply_rows import ReplyRows
-from components.llm.transformers_engine import CONTEXT, sampler
+from components.llm.sampling import sampler
+from components.llm.transformers_engine import CONTEXT
 from components.qwen_omni import OmniFolder, Speaker, speaker_of
 from components.tensors import torch_of
 from cornstalk.errors import EngineError, SetupError
@@ -77,7 +78,7 @@ class ThinkerEngine:
         call.tokens_in = len(prompt)
         stored = call.prior_tokens.get("text", [])
         forced = max(stored, call.prior_tokens.get("rows", []), key=len)
-        limit, draw = min(ask.max_tokens, room), sampler(ask.temperature, call.seed)
+        limit, draw = min(ask.max_tokens, room), sampler(ask, prompt.tokens, call.seed)
         generation = Generation(prompt, limit, self._chat.end_ids, draw, call.check, forced)
         async with AsyncExitStack() as stack:
             if voice is not None:

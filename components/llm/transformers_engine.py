@@ -10,11 +10,12 @@ from components import models
 from components.engine import Call
 from components.halves import FAMILIES
 from components.llm.answer import Ask, checked, say
-from components.llm.batch import Batch, Generation, Sample
+from components.llm.batch import Batch, Generation
 from components.llm.chat import Chat
 from components.llm.model import Model
 from components.llm.pictures import READINGS, Reading, with_pictures
 from components.llm.prompt import Prompt
+from components.llm.sampling import sampler
 from components.tensors import torch_of
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
@@ -75,7 +76,7 @@ class TransformersEngine:
             )
         call.tokens_in = len(prompt)
         forced = call.prior_tokens.get("text", [])
-        sample = sampler(ask.temperature, call.seed)
+        sample = sampler(ask, prompt.tokens, call.seed)
         generation = Generation(prompt, min(ask.max_tokens, room), self._chat.end_ids, sample, call.check, forced)
         assert self._batch is not None
         async with aclosing(self._batch.generate(generation)) as tokens:
@@ -91,18 +92,3 @@ class TransformersEngine:
         if self._reading is None or not ask.images:
             return Prompt(tokens)
         return with_pictures(tokens, [torch_of(image) for image in ask.images], self._reading, self._model.config)
-
-
-def sampler(temperature: float, seed: int) -> Sample:
-    """The likeliest token at temperature 0; else drawn by a generator of this request alone."""
-    import torch
-
-    if temperature == 0.0:
-        return lambda logits: int(logits.argmax())
-    generator = torch.Generator().manual_seed(seed & (2**63 - 1))
-
-    def draw(logits: Any) -> int:
-        scaled = (logits - logits.max()) / temperature
-        return int(torch.multinomial(scaled.softmax(-1), 1, generator=generator))
-
-    return draw

@@ -36,8 +36,9 @@ class VllmEngine:
     """Continuous batching, prefix caching and parallelism are vLLM's, set by the task's `engine_args`.
 
     An item that runs again goes on after its stored tokens: they are part of its prompt, whose memory the prefix cache
-    may still hold. What is drawn after them may differ from an undisturbed run; what was stored never does. Dies with
-    its worker, and so do all processes of vLLM (cornstalk/vllm_guard.py).
+    may still hold, or are said again one by one where vLLM has to count them. What is drawn after them at a temperature
+    may differ from an undisturbed run; what was stored never does. Dies with its worker, and so do all processes of
+    vLLM (cornstalk/vllm_guard.py).
     """
 
     def __init__(self, task: UnitTask) -> None:
@@ -66,6 +67,8 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        from components.llm.vllm_forced import Forced, ForcedRows
+
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         os.environ[PARENT] = str(os.getpid())
@@ -75,7 +78,9 @@ class VllmEngine:
         except TypeError as error:
             raise SetupError(f"engine_args of {self._task.model}: {error}") from error
         try:
-            self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[counted(self._steps)])
+            config = arguments.create_engine_config()
+            config.model_config.logits_processors = [ForcedRows if config.use_v2_model_runner else Forced]
+            self._llm = AsyncLLM.from_vllm_config(config, stat_loggers=[counted(self._steps)])
         except (ValueError, RuntimeError, OSError) as error:
             raise SetupError(f"vLLM cannot serve {folder}: {error}") from error
         self._context = self._llm.model_config.max_model_len
@@ -83,6 +88,7 @@ class VllmEngine:
     async def stop(self) -> None:
         if self._llm is not None:
             await asyncio.to_thread(self._llm.shutdown)
+            self._llm = None
 
     def stats(self) -> dict[str, float]:
         return self._steps.stats()
@@ -109,14 +115,15 @@ class VllmEngine:
         """The stored tokens, then those that vLLM draws after them, without the end token."""
         from vllm.inputs.engine import tokens_input
 
-        for token in stored:
+        done = len(stored) >= limit or bool(self._chat.end_ids.intersection(stored[-1:]))
+        read, again = ([], stored) if _counts(ask) and not done else (stored, [])
+        for token in read:
             yield token
-        if len(stored) >= limit or self._chat.end_ids.intersection(stored[-1:]):
+        if done:
             return
         name = f"{call.request}:{call.node}:{next(self._numbers)}"
-        outputs = self._llm.generate(
-            tokens_input([*prompt, *stored]), self._sampling(ask, call.seed, limit - len(stored)), name
-        )
+        sampling = self._sampling(ask, call.seed, limit - len(read), again)
+        outputs = self._llm.generate(tokens_input([*prompt, *read]), sampling, name)
         async with aclosing(outputs), self._aborting(call, name):
             with self._steps.asked():
                 async for output in self._answers(outputs):
@@ -155,15 +162,30 @@ class VllmEngine:
             waiting.cancel()
             await asyncio.wait([waiting])
 
-    def _sampling(self, ask: Ask, seed: int, limit: int) -> Any:
+    def _sampling(self, ask: Ask, seed: int, limit: int, again: list[int]) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        from components.llm.vllm_forced import AGAIN
+
+        drawn_with = seed if ask.seed is None else ask.seed
         return SamplingParams(
             temperature=ask.temperature,
-            seed=seed & (2**63 - 1) if ask.temperature else None,
+            top_p=ask.top_p,
+            top_k=ask.top_k,
+            min_p=ask.min_p,
+            repetition_penalty=ask.repetition_penalty,
+            presence_penalty=ask.presence_penalty,
+            frequency_penalty=ask.frequency_penalty,
+            seed=drawn_with & (2**63 - 1) if ask.temperature else None,
             max_tokens=limit,
             stop_token_ids=sorted(self._chat.end_ids),
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
+            extra_args={AGAIN: again} if again else None,
         )
+
+
+def _counts(ask: Ask) -> bool:
+    """Whether it matters to what is drawn which tokens are of the answer."""
+    return bool(ask.presence_penalty or ask.frequency_penalty)

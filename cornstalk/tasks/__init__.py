@@ -1,8 +1,9 @@
 """Tasks with built-in engines."""
 
 from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
-from cornstalk.tasks.llm import LLM
+from cornstalk.tasks.llm import LLM, Sampling
 from cornstalk.tasks.omni import Omni, OmniEar, Talker, Thinker, Vocoder
+from cornstalk.tasks.painting import ImageGeneration, ImageGenerator, ImageRequest, PromptEncoder
 from cornstalk.tasks.reading import CountPages, ReadText, SampleFrames, Shown, Watcher
 from cornstalk.tasks.seeing import ImageEncoder, MultimodalLLM, Sight
 from cornstalk.tasks.speech import TextToSpeech
@@ -13,11 +14,16 @@ __all__ = [
     "CountPages",
     "Ear",
     "ImageEncoder",
+    "ImageGeneration",
+    "ImageGenerator",
+    "ImageRequest",
     "MultimodalLLM",
     "Omni",
     "OmniEar",
+    "PromptEncoder",
     "ReadText",
     "SampleFrames",
+    "Sampling",
     "Shown",
     "Sight",
     "Talker",

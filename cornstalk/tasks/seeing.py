@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from cornstalk.media import ImageUpload
 from cornstalk.task import CompositeTask, UnitTask
-from cornstalk.tasks.llm import LLM, MAX_IMAGES
+from cornstalk.tasks.llm import LLM, MAX_IMAGES, Sampling
 from cornstalk.types import Stream, Tensor, Upload
 
 
@@ -36,16 +36,13 @@ class ImageEncoder(UnitTask):
         raise NotImplementedError
 
 
-class Sight(BaseModel):
+class Sight(Sampling):
     """A question about pictures, or about none."""
 
     prompt: str
     images: list[ImageUpload] = Field(default=[], max_length=MAX_IMAGES)
     """They stand before the prompt, in this order."""
     system: str = ""
-    max_tokens: int = 64
-    stop: list[str] = []
-    temperature: float = 0.0
 
 
 class MultimodalLLM(CompositeTask):
@@ -63,11 +60,4 @@ class MultimodalLLM(CompositeTask):
         among = len(request.images)
         adapter = self.llm.model if self.llm.model in self.eyes.adapters else ""
         seen = [self.eyes(image=image, among=among, adapter=adapter).embeddings for image in request.images]
-        return self.llm(
-            prompt=request.prompt,
-            images=seen,
-            system=request.system,
-            max_tokens=request.max_tokens,
-            stop=request.stop,
-            temperature=request.temperature,
-        ).text
+        return self.llm(prompt=request.prompt, images=seen, system=request.system, **request.sampling()).text

@@ -81,6 +81,52 @@ async def test_the_seed_alone_decides_what_is_drawn(engine: Engine) -> None:
     assert first == again != other
 
 
+async def test_the_seed_of_the_request_comes_before_that_of_the_call(engine: Engine) -> None:
+    async def drawn(ours: int, of_the_call: int) -> str:
+        call = FakeCall(prompt=PROMPTS[1], temperature=1.0, max_tokens=12, seed=of_the_call)
+        call.inputs["seed"] = ours
+        await engine.run(call)
+        return call.text
+
+    first, again, other = await asyncio.gather(drawn(7, 1), drawn(7, 2), drawn(2**64 - 1, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("limit", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+async def test_of_one_token_that_is_left_the_likeliest_text_is_made(engine: Engine, limit: dict[str, Any]) -> None:
+    call = await say(engine, temperature=2.0, **limit)
+    assert call.text == "The capital of France is Paris."
+
+
+@pytest.mark.parametrize(
+    "limits", [{"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.02}, {"top_k": 40, "top_p": 0.9, "min_p": 0.02}]
+)
+async def test_limits_leave_something_to_draw(engine: Engine, limits: dict[str, Any]) -> None:
+    texts = [(await say(engine, PROMPTS[5], temperature=1.5, max_tokens=12, seed=s, **limits)).text for s in (1, 2)]
+    assert texts[0] != texts[1]
+
+
+async def test_a_penalty_on_repetition_is_for_tokens_of_the_prompt_too(engine: Engine) -> None:
+    assert "France" not in (await say(engine, repetition_penalty=3.0, max_tokens=12)).text
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+async def test_penalties_are_for_tokens_of_the_answer(engine: Engine, penalty: str) -> None:
+    plain, varied, dull = [await say(engine, PROMPTS[5], max_tokens=32, **{penalty: size}) for size in (0.0, 2.0, -2.0)]
+    kinds = [len(set(flat(call.tokens))) for call in (varied, plain, dull)]
+    assert kinds == sorted(kinds, reverse=True)
+    assert kinds[0] > kinds[2]
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
+async def test_stored_tokens_count_for_penalties(engine: Engine, penalty: str) -> None:
+    inputs = {"max_tokens": 16, penalty: 2.0}
+    whole = await say(engine, PROMPTS[1], **inputs)
+    again = await say(engine, PROMPTS[1], **inputs, **stored(whole, 7))
+    assert again.tokens_out == whole.tokens_out
+    assert flat(whole.tokens[:7]) + flat(again.tokens) == flat(whole.tokens)
+
+
 @pytest.mark.parametrize("told", [1, 7, 16])
 async def test_the_likeliest_text_is_gone_on_with_as_if_nothing_had_happened(engine: Engine, told: int) -> None:
     whole = await say(engine, PROMPTS[1], max_tokens=16)
@@ -137,11 +183,21 @@ async def test_cancelled_it_says_no_more_and_the_others_go_on(engine: Engine) ->
         {"temperature": 11.0},
         {"stop": [""]},
         {"stop": ["x"] * 17},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": -1},
+        {"min_p": 1.1},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": float("inf")},
+        {"seed": -1},
     ],
 )
 async def test_what_cannot_be_meant_is_refused(engine: Engine, inputs: dict[str, Any]) -> None:
-    with pytest.raises(EngineError) as caught:
-        await engine.run(FakeCall(prompt=PARIS, **inputs))
+    call = FakeCall(prompt=PARIS)
+    call.inputs |= inputs
+    with pytest.raises(EngineError, match=f"^{next(iter(inputs))}: ") as caught:
+        await engine.run(call)
     assert caught.value.engine_code == "bad_input"
 
 

@@ -70,10 +70,12 @@ async def test_requests_run_together_and_a_late_one_joins(engine: VllmEngine) ->
 
 
 async def test_a_cancel_ends_it_in_vllm_too_also_before_its_first_token(engine: VllmEngine) -> None:
-    long, queued = FakeCall(prompt=PROMPTS[1], max_tokens=800), FakeCall(prompt="word " * 900)
-    tasks = [asyncio.create_task(engine.run(call)) for call in (long, queued)]
+    long, reading = FakeCall(prompt=PROMPTS[1], max_tokens=800), FakeCall(prompt="word " * 900)
+    tasks = [asyncio.create_task(engine.run(long))]
     await eventually(lambda: long.log, within=60)
-    for call in (long, queued):
+    tasks.append(asyncio.create_task(engine.run(reading)))
+    await eventually(lambda: engine._llm.get_num_unfinished_requests() == 2, within=5.0, every=0.001)
+    for call in (long, reading):
         call.cancelled.set()
     for task in tasks:
         with pytest.raises(Cancelled):
