@@ -55,10 +55,7 @@ class TalkerEngine:
             await self._batch.close()
 
     def stats(self) -> dict[str, float]:
-        batch = self._batch
-        if batch is None:
-            return {"batch": 0.0, "longest_step_s": 0.0}
-        return {"batch": float(batch.last), "longest_step_s": batch.longest}
+        return self._batch.stats() if self._batch is not None else {"batch": 0.0, "longest_step_s": 0.0}
 
     async def run(self, call: Call) -> dict[str, Any]:
         assert self._batch is not None
@@ -67,10 +64,10 @@ class TalkerEngine:
             raise EngineError(f"max_codes is {limit}; it must be at least 1", "bad_input")
         told = sum(tensor.shape[0] for piece in call.prior.get("codes", ()) for tensor in list(piece))
         draw = _draw(call.inputs, call.seed, self._model)
-        speech = Speech(limit, draw, call.check, call.prior_tokens.get("codes", ()))
+        speech = Speech(limit, self._model.ends, draw, call.check, call.prior_tokens.get("codes", ()))
         feeding = asyncio.create_task(self._feed(call.inputs["rows"], speech))
         try:
-            async with aclosing(self._batch.codes(speech)) as codes:
+            async with aclosing(self._batch.results(speech)) as codes:
                 async for code in codes:
                     call.tokens_out += 1
                     if call.tokens_out > told:
@@ -96,11 +93,11 @@ class TalkerEngine:
                         speech.rows += rows[1:]
                     else:
                         speech.rows += rows
-                self._batch.fed()
+                self._batch.news()
             speech.whole = True
         except Exception as error:
             speech.ready.put_nowait(error)
-        self._batch.fed()
+        self._batch.news()
 
     def _prompt(self, first: Any, rows: Any, speech: Speech) -> Any:
         import torch

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from components.continuous import ContinuousBatch, Member, Stage
 from components.generator.talker_model import Code, TalkerModel
 from components.llm.model import PROMPT_ROWS, STEP_ROWS
-from cornstalk.errors import EngineError
 
 Draw = Callable[[Any, Sequence[int]], int]
 """Logits [codes] float32 and the codes before -> code. Called once per code, in order."""
-_END: Final = -1
 
 
-class Speech:
-    """One sequence of up to `limit` codes, which begins with those it is `forced` to.
+class Speech(Member[int]):
+    """One sequence of up to `limit` codes, which begins with those it is `forced` to and stops at one that `ends` it.
 
     A code is drawn for each forced one as well, and thrown away: the draws after them are those of an undisturbed run.
     """
 
-    def __init__(self, limit: int, draw: Draw, check: Callable[[], None], forced: Sequence[int]) -> None:
-        self.limit, self.draw, self.check, self.forced = limit, draw, check, list(forced)
+    def __init__(
+        self, limit: int, ends: frozenset[int], draw: Draw, check: Callable[[], None], forced: Sequence[int]
+    ) -> None:
+        super().__init__(check)
+        self.limit, self.ends, self.draw, self.forced = limit, ends, draw, list(forced)
         self.prompt: Any = None  # [n, size], the row of the first token of the reply included
         self.rows: list[Any] = []  # [size] each: of the other tokens of the reply, and the two that end it
         self.whole = False  # no more rows come
         self.read = 0  # rows of the prompt in memory
         self.codes: list[int] = []
         self.memory: Any = None
-        self.ready: asyncio.Queue[int | Exception] = asyncio.Queue()  # at most `limit` codes and the end
+
+    @property
+    def ended(self) -> bool:
+        """Also if it has nothing to say: all rows are there, and none of them is of a reply."""
+        silent = self.whole and self.prompt is None
+        return silent or len(self.codes) >= self.limit or bool(self.codes and self.codes[-1] in self.ends)
 
     def row(self, index: int) -> Any:
         """What goes with the `index`-th code; the last row goes with all codes after it. None: it is not there yet."""
@@ -46,116 +50,28 @@ class Speech:
         """Whether the next step can advance it."""
         return bool(self.codes) and self.row(len(self.codes) - 1) is not None
 
+    def said(self, start: int) -> list[int]:
+        """Its codes from `start` on, without one that ends it."""
+        return [code for code in self.codes[start:] if code not in self.ends]
+
     def take(self, drawn: int) -> None:
         """Keeps a code: the drawn one, if it is not forced to another."""
         self.codes.append(self.forced.pop(0) if self.forced else drawn)
 
 
-class Batch:
-    """Steps while a speech can be advanced; sleeps while all wait for rows."""
+class Batch(ContinuousBatch[Speech, int]):
+    """Codes without the one that ends them. A speech that waits for rows holds up nobody."""
 
     def __init__(self, model: TalkerModel) -> None:
+        super().__init__("talker", STEP_ROWS)
         self._model = model
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="talker")
-        self._members: list[Speech] = []
-        self._stepper: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
-        self._just_read = False
-        self.last = 0  # members of the last step
-        self.longest = 0.0
+        self._reading = Stage(self._read, 1)
+        self._speaking = Stage(self._advance, STEP_ROWS)
 
-    async def codes(self, speech: Speech) -> AsyncGenerator[int, None]:
-        """Codes as they come, without the one that ends them. Use aclosing: closed, the speech leaves.
-
-        Raises what its check raises, what it is failed with, and a transient EngineError if a step fails.
-        """
-        if len(self._members) >= STEP_ROWS:
-            raise EngineError(f"{STEP_ROWS} speeches are running", transient=True)
-        self._members.append(speech)
-        self._news.set()
-        if self._stepper is None:
-            self._stepper = asyncio.create_task(self._run())
-        try:
-            while (code := await speech.ready.get()) != _END:
-                if isinstance(code, Exception):
-                    raise code
-                yield code
-        finally:
-            self._leave(speech)
-            self._news.set()
-
-    def fed(self) -> None:
-        """Some speech has more rows, or all of them."""
-        self._news.set()
-
-    async def close(self) -> None:
-        """Ends what still runs, after the step that runs."""
-        if self._stepper is not None:
-            self._stepper.cancel()
-            await asyncio.wait([self._stepper])
-        self._fail(list(self._members), EngineError("the engine was stopped", transient=True))
-        self._thread.shutdown()
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self._wanted():
-                step, members = self._next()
-                if not members:
-                    self._news.clear()
-                    await self._news.wait()
-                    continue
-                began = time.perf_counter()
-                try:
-                    fresh = await loop.run_in_executor(self._thread, step, members)
-                except Exception as error:
-                    self._fail(members, EngineError(f"a step failed: {error}", transient=True))
-                    continue
-                self.last, self.longest = len(members), max(self.longest, time.perf_counter() - began)
-                for speech, codes in zip(members, fresh, strict=True):
-                    self._deliver(speech, codes)
-        finally:
-            self._stepper = None
-
-    def _wanted(self) -> bool:
-        """Ends who is cancelled, and who has nothing to say; True if someone is left."""
-        for speech in list(self._members):
-            try:
-                speech.check()
-            except Exception as error:
-                self._fail([speech], error)
-            if speech.whole and speech.prompt is None:
-                self._deliver(speech, [], ended=True)
-        return bool(self._members)
-
-    def _next(self) -> tuple[Callable[[list[Speech]], list[list[int]]], list[Speech]]:
-        """One that reads its prompt, or all that can speak; by turns if there are both."""
-        reading = [s for s in self._members if s.reads()]
-        speaking = [s for s in self._members if s.speaks()]
-        self._just_read = bool(reading) and not (self._just_read and speaking)
-        if not self._just_read:
-            return self._advance, speaking
-        self._members.remove(reading[0])
-        self._members.append(reading[0])  # the next part is another's, if another reads
-        return self._read, reading[:1]
-
-    def _leave(self, speech: Speech) -> None:
-        if speech in self._members:
-            self._members.remove(speech)
-
-    def _fail(self, members: Sequence[Speech], error: Exception) -> None:
-        for speech in members:
-            self._leave(speech)
-            speech.ready.put_nowait(error)
-
-    def _deliver(self, speech: Speech, codes: Sequence[int], ended: bool = False) -> None:
-        ends = self._model.ends
-        for code in codes:
-            if code not in ends:
-                speech.ready.put_nowait(code)
-        if ended or len(speech.codes) >= speech.limit or (codes and codes[-1] in ends):
-            self._leave(speech)
-            speech.ready.put_nowait(_END)
+    def stage(self, member: Speech) -> Stage[Speech, int] | None:
+        if member.reads():
+            return self._reading
+        return self._speaking if member.speaks() else None
 
     def _read(self, members: list[Speech]) -> list[list[int]]:
         (speech,) = members
@@ -167,7 +83,7 @@ class Batch:
         if speech.reads():
             return [[]]
         speech.take(speech.draw(logits, speech.codes))
-        return [speech.codes[-1:]]
+        return [speech.said(0)]
 
     def _advance(self, members: list[Speech]) -> list[list[int]]:
         """Forced codes go in one step as far as their rows are there and there is room."""
@@ -189,5 +105,5 @@ class Batch:
             before = len(s.codes)
             for _ in range(count):
                 s.take(s.draw(next(logits), s.codes))
-            fresh.append(s.codes[before:])
+            fresh.append(s.said(before))
         return fresh
