@@ -16,16 +16,16 @@ _plain = msgspec.msgpack.Encoder().encode
 
 @dataclass_transform(frozen_default=True)
 class Extension:
-    """Base of the values that travel as a msgpack extension type. Immutable, compared by value.
+    """Base of the values that travel as a msgpack extension type. Immutable, compared by `values`, its fields in order.
 
     A plain class, for msgspec encodes structs and dataclasses natively and would turn them into forgeable arrays.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("values",)
     code: ClassVar[int]
     names: ClassVar[tuple[str, ...]]
     _decode: ClassVar[Callable[[bytes], tuple[Any, ...]]]
-    _values: tuple[Any, ...]
+    values: tuple[Any, ...]
 
     def __init_subclass__(cls, code: int) -> None:
         hints = {n: h for n, h in get_type_hints(cls).items() if n in cls.__annotations__}
@@ -36,24 +36,24 @@ class Extension:
         _EXTENSIONS[code] = cls
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        rest = self.names[len(values) :]
-        if set(named) != set(rest):
+        rest = self.names[len(values) :] if named else ()
+        if len(values) + len(rest) != len(self.names) or (named and set(named) != set(rest)):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.names)}")
-        object.__setattr__(self, "_values", (*values, *(named[n] for n in rest)))
+        if named:
+            values = (*values, *(named[n] for n in rest))
+        object.__setattr__(self, "values", values)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._values == self._values
+        return type(other) is type(self) and other.values == self.values
 
     def __hash__(self) -> int:
-        return hash((self.code, self._values))
+        return hash((self.code, self.values))
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self._values, strict=True))})"
-        )
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self.values, strict=True))})"
 
     def __copy__(self) -> Self:
         return self
@@ -63,7 +63,7 @@ class Extension:
 
     def replace(self, **changes: Any) -> Self:
         """The same value with some fields changed."""
-        return type(self)(**{**dict(zip(self.names, self._values, strict=True)), **changes})
+        return type(self)(**{**dict(zip(self.names, self.values, strict=True)), **changes})
 
 
 _EXTENSIONS: dict[int, type[Extension]] = {}
@@ -71,7 +71,7 @@ _EXTENSIONS: dict[int, type[Extension]] = {}
 
 def _field(index: int) -> property:
     def read(self: Extension) -> Any:
-        return self._values[index]
+        return self.values[index]
 
     return property(read)
 
@@ -137,7 +137,7 @@ class Inline(Extension, code=5):
 
 def enc_hook(value: Any) -> Any:
     if isinstance(value, Extension):
-        return msgspec.msgpack.Ext(value.code, _plain(value._values))
+        return msgspec.msgpack.Ext(value.code, _plain(value.values))
     raise TypeError(f"a {type(value).__name__} cannot travel in a message")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -57,6 +57,7 @@ class _Block:
 @dataclass(slots=True)
 class _Peer:
     blocks: set[int] = field(default_factory=set)
+    granted: Counter[int] = field(default_factory=Counter)  # size -> blocks
     leases: dict[int, int] = field(default_factory=dict)  # lease -> block
     pinned: set[int] = field(default_factory=set)  # released blocks
 
@@ -94,8 +95,12 @@ class Book:
         self._at[place] = block.id
         self._peers[peer].blocks.add(block.id)
         self._board.show(block.id)
-        self.granted_bytes += size
+        self._count_granted(block, 1)
         return block.id
+
+    def granted(self, peer: int) -> Counter[int]:
+        """How many granted blocks of which size a connection has, those that it writes included."""
+        return self._peers[peer].granted if peer in self._peers else Counter()
 
     def abort(self, peer: int, number: int) -> list[Place]:
         """Raises Denied unless `peer` was granted the block and has not committed it."""
@@ -112,7 +117,7 @@ class Book:
             raise Denied("expires is not a time")
         block.tensor, block.expires = tensor, min(expires, now + LONGEST)
         self._of_request[tensor.request].add(number)
-        self.granted_bytes -= block.size
+        self._count_granted(block, -1)
         self.committed_bytes += block.size
         heapq.heappush(self._expiry, (block.expires, number))
         if hold:
@@ -207,6 +212,14 @@ class Book:
     def _committed(self, request: str) -> list[_Block]:
         return [self._blocks[number] for number in self._of_request.get(request, ())]
 
+    def _count_granted(self, block: _Block, by: int) -> None:
+        self.granted_bytes += by * block.size
+        if block.producer in self._peers:
+            granted = self._peers[block.producer].granted
+            granted[block.size] += by
+            if not granted[block.size]:
+                del granted[block.size]
+
     def _open(self, peer: int, lease: int, block: _Block) -> None:
         block.leases.add(lease)
         self._peers[peer].leases[lease] = block.id
@@ -233,7 +246,7 @@ class Book:
         if block.producer in self._peers:
             self._peers[block.producer].blocks.discard(block.id)
         if block.tensor is None:
-            self.granted_bytes -= block.size
+            self._count_granted(block, -1)
         else:
             self.committed_bytes -= block.size
             of_request = self._of_request[block.tensor.request]

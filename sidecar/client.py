@@ -26,7 +26,7 @@ from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.link import Link
 from sidecar.mapper import Mapper
 from sidecar.messages import Owner, Tensor
-from sidecar.spares import Spares
+from sidecar.spares import Wish
 from sidecar.tensors import Block, Lease, shape_of
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ class SidecarClient:
         self._path, self._name, self._quota, self._limit = os.fspath(path), name, quota, limit
         self._mapper = Mapper()
         self._link: Link | None = None
-        self._spares = Spares()
         self._wills: dict[str, str] = {}
         self._closed = False
         self._up = asyncio.Event()
@@ -183,23 +182,22 @@ class SidecarClient:
 
     async def grant(self, link: Link, nbytes: int, wait: float) -> messages.Space:
         """A block, granted ahead or by waiting in line. Raises Full, TooBig, Denied, SidecarDown, Timeout."""
-        spares, size = self._spares, rounded(nbytes)
-        spare = spares.take(size)
+        spare = link.spares.take(rounded(nbytes))
         if spare is not None:
             return spare
-        count = spares.wanted(size, sum(mapping.size for mapping in link.own.values()))
-        if spares:
+        wish = link.spares.wish(rounded(nbytes), sum(mapping.size for mapping in link.own.values()))
+        if link.spares:
             try:
-                return await self._ask(link, spares, nbytes, 0.0, count)
+                return await self._ask(link, nbytes, 0.0, wish)
             except TooBig:
                 raise
             except Full:
-                for spare in spares.give_back():
+                for spare in link.spares.give_back():
                     link.post(messages.Abort(spare.block))
-        return await self._ask(link, spares, nbytes, wait, count)
+        return await self._ask(link, nbytes, wait, wish)
 
-    async def _ask(self, link: Link, spares: Spares, nbytes: int, wait: float, count: int) -> messages.Space:
-        request = messages.Grant(link.next_id(), nbytes, wait, count)
+    async def _ask(self, link: Link, nbytes: int, wait: float, wish: Wish) -> messages.Space:
+        request = messages.Grant(link.next_id(), nbytes, wait, wish.blocks, wish.again)
         try:
             granted: messages.Granted = await link.ask(request, wait + GRACE)
         except (Timeout, asyncio.CancelledError):
@@ -207,7 +205,7 @@ class SidecarClient:
                 link.post(messages.Withdraw(request.id))
             raise
         first, *more = granted.spaces
-        spares.keep(tuple(more))
+        link.spares.keep(more)
         return first
 
     def live(self) -> Link:
@@ -236,7 +234,7 @@ class SidecarClient:
                 log.debug("no sidecar yet: %s", error)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY)
-        self._link, self._spares = link, Spares()
+        self._link = link
         self._up.set()
         for item, reply in self._wills.items():
             self._tell(messages.Will(item, reply))
@@ -294,4 +292,4 @@ def _copy(block: Block, source: Any) -> None:
         block.torch().copy_(source.detach())
         return
     target = block.array
-    np.copyto(target, source.view(target.dtype) if name_of(source.dtype) == BFLOAT16 else source)
+    np.copyto(target, source.view(target.dtype) if block.dtype == BFLOAT16 else source)

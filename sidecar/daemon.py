@@ -66,7 +66,7 @@ class Daemon:
             messages.Mapped: self._memory.mapped,
             messages.Grant: self._memory.grant,
             messages.Withdraw: lambda peer, r: self._memory.withdraw(peer, r.id),
-            messages.Abort: lambda peer, r: self._memory.freed(self._book.abort(peer.key, r.block)),
+            messages.Abort: lambda peer, r: self._memory.aborted(self._book.abort(peer.key, r.block)),
             messages.Commit: self._commit,
             messages.Get: self._get,
             messages.EndLease: lambda peer, r: self._memory.freed(self._book.end_lease(peer.key, r.lease)),
@@ -105,7 +105,8 @@ class Daemon:
 
     def share(self) -> messages.Share:
         pool = self._memory.pool
-        return messages.Share(self.host, pool.free, pool.total, pool.largest)
+        free = pool.free + self._book.granted_bytes  # spares of clients are room for their next tensors
+        return messages.Share(self.host, free, pool.total, pool.largest)
 
     def stats(self, request: int = PUSHED) -> messages.Stats:
         book, pool = self._book, self._memory.pool

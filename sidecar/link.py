@@ -13,7 +13,6 @@ import select
 import socket
 import threading
 import time
-import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from sidecar.board import Pins
 from sidecar.errors import BY_CODE, Denied, SidecarDown, SidecarError, Timeout
 from sidecar.mapper import Mapper
 from sidecar.messages import PUSHED, Tensor
+from sidecar.spares import Spares
 from sidecar.views import Root, span
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,18 @@ class _Tail:
             os.close(self.descriptor)
 
 
+class _End:
+    """Goes with a root: calls `died` with `last` when the root is collected, in whatever thread that is."""
+
+    __slots__ = ("_died", "_last")
+
+    def __init__(self, died: Callable[[Callable[[], object]], None], last: Callable[[], object]) -> None:
+        self._died, self._last = died, last
+
+    def __del__(self) -> None:
+        self._died(self._last)
+
+
 class Link:
     """Not thread-safe; views may die in any thread."""
 
@@ -57,6 +69,7 @@ class Link:
         self.total = 0
         self.lost = False
         self.own: dict[int, Mapping] = {}  # writable
+        self.spares: Final = Spares()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._connection = connection
@@ -182,11 +195,9 @@ class Link:
         root.tail = self._tail  # type: ignore[attr-defined]
         return root
 
-    def when_dead(self, root: Root, last: Callable[[], object]) -> weakref.finalize[Any, Any]:
-        """`last` runs on the loop when no view of `root` is left, unless the link is lost by then."""
-        finalizer = weakref.finalize(root, self._root_died, last)
-        finalizer.atexit = False
-        return finalizer
+    def when_dead(self, root: Root, last: Callable[[], object]) -> None:
+        """`last` runs on the loop when no view of `root` is left, unless the link is lost by then. Once for a root."""
+        root.end = _End(self._root_died, last)  # type: ignore[attr-defined]
 
     async def readable(self, number: int, wait: float) -> Mapping:
         """The read-only mapping of an arena that a lease names; mapped once. Raises SidecarDown, Timeout, OSError."""
@@ -295,6 +306,8 @@ class Link:
                 future.set_result(reply)
         elif isinstance(reply, messages.Arena):
             self._mapper.start(self._adopt(reply, descriptors[0] if descriptors else -1))
+        elif isinstance(reply, messages.Granted):
+            self.spares.keep(reply.spaces)
         elif isinstance(reply, messages.Forget):
             self.own.pop(reply.arena, None)
             self._read_only.pop(reply.arena, None)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar import arena
+from sidecar.allocator import rounded
 from sidecar.blocks import Book, Place
 from sidecar.errors import Denied, TooBig
 from sidecar.messages import PUSHED, Arena, Failed, Forget, Grant, Granted, Mapped, Space
 from sidecar.peer import Peer
-from sidecar.pool import Held, Pool
+from sidecar.pool import Freed, Held, Pool, Room
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,12 @@ MAX_WAITERS: Final = 65536
 MAX_COUNT: Final = 16
 MAX_WAIT: Final = 1e6
 """Seconds."""
+SIZES: Final = 8
+"""Of blocks that go back to one producer when they come free; those it asked for last."""
+FEW: Final = 3
+"""Granted blocks of one size below which a free one goes back unasked."""
+SHARE: Final = 2
+"""No block goes back unasked that leaves less than 1 - 1/SHARE of the producer's memory for other sizes."""
 
 
 @dataclass(slots=True)
@@ -54,6 +61,8 @@ class Memory:
             raise Denied("size, wait or count out of bounds")
         if request.nbytes > peer.limit:
             raise TooBig(f"{request.nbytes} bytes, this client may hold {peer.limit}")
+        if request.again:
+            peer.remember(rounded(request.nbytes), SIZES)
         key = (peer.key, request.id)
         if key in self._waiters:
             raise Denied("a request of this number waits already")
@@ -75,11 +84,16 @@ class Memory:
             waiter.timer.cancel()
             self._serve()
 
+    def aborted(self, places: list[Place]) -> None:
+        """Blocks came free that their producer did not want: serves who waits."""
+        self._free(places)
+
     def freed(self, places: list[Place]) -> None:
-        """Blocks are free: serves who waits, forgets arenas that are gone with them."""
-        self._forget([held for place in places if (held := self.pool.release(place)) is not None])
-        if places and self._waiters:
-            self._serve()
+        """Blocks came free after use: serves who waits, and gives them back to producers that always need such."""
+        for freed in self._free(places):
+            peer = self._peers.get(freed.peer)
+            if peer is not None and freed.size in peer.again:
+                self._give_again(peer, freed.size)
 
     def hung_up(self, peer: Peer) -> None:
         """The connection is over: it waits for nothing more, and its arenas stay only for their live blocks."""
@@ -125,14 +139,35 @@ class Memory:
         self._maker.shutdown()
         self.pool.close()
 
+    def _free(self, places: list[Place]) -> list[Freed]:
+        freed = [self.pool.release(place) for place in places]
+        self._forget([entry.gone for entry in freed if entry.gone is not None])
+        if places and self._waiters:
+            self._serve()
+        return freed
+
+    def _give_again(self, peer: Peer, size: int) -> None:
+        granted = self._book.granted(peer.key)
+        held = sum(size * count for size, count in granted.items())
+        if peer.closed or granted[size] >= FEW or held + size > self.pool.owned(peer.key) // SHARE:
+            return
+        if any(waiting == peer.key for waiting, _ in self._waiters):
+            return
+        room = self.pool.alloc(peer.key, size, kept=True)
+        if room is not None:
+            self._grant(peer, PUSHED, [room])
+
+    def _grant(self, peer: Peer, number: int, rooms: list[Room]) -> None:
+        spaces = [Space(self._book.grant(peer.key, room.place, room.size), *room.place, room.size) for room in rooms]
+        peer.send(Granted(number, tuple(spaces)))
+
     def _give(self, peer: Peer, request: Grant) -> bool:
-        spaces: list[Space] = []
-        while len(spaces) < request.count and (room := self.pool.alloc(peer.key, request.nbytes)) is not None:
-            block = self._book.grant(peer.key, room.place, room.size)
-            spaces.append(Space(block, *room.place, room.size))
-        if spaces:
-            peer.send(Granted(request.id, tuple(spaces)))
-        return bool(spaces)
+        rooms: list[Room] = []
+        while len(rooms) < request.count and (room := self.pool.alloc(peer.key, request.nbytes)) is not None:
+            rooms.append(room)
+        if rooms:
+            self._grant(peer, request.id, rooms)
+        return bool(rooms)
 
     def _serve(self) -> None:
         stuck: set[int] = set()

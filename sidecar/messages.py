@@ -8,7 +8,6 @@ are handled even if the sender is killed, and before any `Get` that was sent lat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec import Struct
 
 from cornstalk.messages import Ref
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_MESSAGE: Final = 16384
 """Bytes of the longest datagram."""
 PUSHED: Final = 0
@@ -51,13 +50,10 @@ class Tensor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, ref: Ref) -> Tensor:
-        return cls(*_fields_of(ref))
+        return cls(*ref.values)
 
     def ref(self) -> Ref:
         return Ref(*msgspec.structs.astuple(self))
-
-
-_fields_of = attrgetter(*Tensor.__struct_fields__)
 
 
 class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -83,13 +79,15 @@ class Mapped(Request, frozen=True, tag="mapped"):
 class Grant(Request, frozen=True, tag="grant"):
     """Asks for a block of `nbytes`; waits `wait` seconds in order of arrival -> Granted or Failed(full).
 
-    0: only what is free now, and nobody of this connection is overtaken.
+    0: only what is free now, and nobody of this connection is overtaken. `again`: from now on a block of this size that
+    comes free is granted to this connection at once, unasked (a pushed Granted), where it has few of them.
     """
 
     id: int
     nbytes: int
     wait: float
     count: int  # blocks; those after the first only as far as there is room at once
+    again: bool
 
 
 class Withdraw(Request, frozen=True, tag="withdraw"):
@@ -201,7 +199,7 @@ class Space(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Granted(Reply, frozen=True, tag="granted"):
-    """At least one."""
+    """At least one. Pushed: blocks of a size that was asked for with `again`."""
 
     spaces: tuple[Space, ...]
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +26,7 @@ class Peer:
         self.growing = False  # an arena is being made for it
         self.wills: dict[str, str] = {}  # item -> reply subject
         self.arenas: set[int] = set()  # whose descriptor it has been sent
+        self.again: OrderedDict[int, None] = OrderedDict()  # sizes of blocks that it wants back when they come free
         self.pidfd = _pidfd(connection)
         self._connection = connection
         self._on_readable = on_readable
@@ -55,6 +56,13 @@ class Peer:
                 self._loop.add_writer(self._connection.fileno(), self._flush)
             # the arena may be gone, and its number in use again, before the client reads
             self._outgoing.append((data, tuple(os.dup(descriptor) for descriptor in descriptors)))
+
+    def remember(self, size: int, most: int) -> None:
+        """The client wants blocks of this size back; so it does of the `most` sizes that it said so of last."""
+        self.again[size] = None
+        self.again.move_to_end(size)
+        if len(self.again) > most:
+            self.again.popitem(last=False)
 
     def close(self) -> None:
         """Idempotent. The pidfd stays open: see `close_pidfd`."""

@@ -22,6 +22,14 @@ class Room(NamedTuple):
     size: int
 
 
+class Freed(NamedTuple):
+    """What a released block leaves: `size` bytes of room for `peer`, or nothing but the arena that is gone with it."""
+
+    peer: int
+    size: int
+    gone: Held | None
+
+
 @dataclass(slots=True)
 class Held:
     """One arena. Open once its producer mapped it and it is sealed; orphaned when its producer is gone."""
@@ -67,7 +75,7 @@ class Pool:
 
     def plan(self, peer: int, nbytes: int, quota: int, limit: int) -> int:
         """Size of the arena to make for a block of `nbytes`, or 0 if budget or `limit` do not allow one."""
-        left = min(self.total - self.assigned, limit - sum(held.size for held in self.of(peer)))
+        left = min(self.total - self.assigned, limit - self.owned(peer))
         least = rounded(nbytes)
         usual = min(max(rounded(quota), SMALLEST), left // UNIT * UNIT)
         return max(least, usual) if least <= left else 0
@@ -85,21 +93,26 @@ class Pool:
         held.descriptor = arena.seal(descriptor)
         held.allocator = Allocator(held.size)
 
-    def alloc(self, peer: int, nbytes: int) -> Room | None:
-        """Room in the oldest arena of `peer` that has some, so that younger ones drain."""
+    def alloc(self, peer: int, nbytes: int, *, kept: bool = False) -> Room | None:
+        """Room in the oldest arena of `peer` that has some, so that younger ones drain. `kept`: in none of those."""
         for held in self.of(peer):
-            if held.allocator is not None:
+            if held.allocator is not None and (held.kept or not kept):
                 offset = held.allocator.alloc(nbytes)
                 if offset is not None:
                     return Room(Place(held.id, offset), rounded(nbytes))
         return None
 
-    def release(self, place: Place) -> Held | None:
-        """A block is free. Returns its arena if that is gone with it."""
+    def release(self, place: Place) -> Freed:
+        """A block is free, and with the last one the arena of a dead producer is gone."""
         held = self._held[place.arena]
         assert held.allocator is not None
-        held.allocator.free(place.offset)
-        return self._remove(held) if held.orphaned and not held.allocator.used else None
+        size = held.allocator.free(place.offset)
+        over = held.orphaned and not held.allocator.used
+        return Freed(held.peer, size, self._remove(held) if over else None)
+
+    def owned(self, peer: int) -> int:
+        """Bytes of all arenas of `peer`."""
+        return sum(held.size for held in self.of(peer))
 
     def orphan(self, peer: int) -> list[Held]:
         """The producer is gone: its arenas stay only for their live blocks. Returns those that are gone at once."""

@@ -1,9 +1,10 @@
-"""Blocks granted ahead, so that most puts of a small size that comes again cost no round trip."""
+"""Blocks granted ahead, so that most puts of a size that comes again cost no round trip."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from sidecar.messages import Space
 
@@ -12,9 +13,16 @@ AHEAD: Final = 3
 REMEMBERED: Final = 8
 """Sizes."""
 LARGEST: Final = 1 << 20
-"""Bytes. A larger copy outlasts the round trip, and is faster into the block that just came free: that is cached."""
+"""Bytes of the largest blocks that are asked for ahead; of a larger size only those come ahead that come free again."""
 SHARE: Final = 8
-"""Spares take at most 1/SHARE of the memory of a producer."""
+"""What was asked for ahead takes at most 1/SHARE of the memory of a producer."""
+
+
+class Wish(NamedTuple):
+    """So many blocks now; and, with `again`, each of this size when it comes free."""
+
+    blocks: int
+    again: bool
 
 
 class Spares:
@@ -36,19 +44,19 @@ class Spares:
             del self._spares[size]
         return space
 
-    def wanted(self, size: int, owned: int) -> int:
-        """Number of blocks to ask for, where one of `size` is needed and `owned` bytes of arenas are there."""
-        seen = size in self._recent
+    def wish(self, size: int, owned: int) -> Wish:
+        """What to ask for, where a block of `size` is needed and `owned` bytes of arenas are there."""
+        recurs = size in self._recent
         self._recent[size] = None
         self._recent.move_to_end(size)
         if len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
-        if not seen or size > LARGEST:
-            return 1
-        held = sum(space.size for spaces in self._spares.values() for space in spaces)
-        return 1 + max(0, min(AHEAD, (owned // SHARE - held) // size))
+        if not recurs or size > LARGEST:
+            return Wish(1, again=recurs)
+        held = sum(space.size for spaces in self._spares.values() for space in spaces if space.size <= LARGEST)
+        return Wish(1 + max(0, min(AHEAD, (owned // SHARE - held) // size)), again=False)
 
-    def keep(self, spaces: tuple[Space, ...]) -> None:
+    def keep(self, spaces: Iterable[Space]) -> None:
         for space in spaces:
             self._spares.setdefault(space.size, []).append(space)
 

@@ -35,7 +35,9 @@ class Block:
     ) -> None:
         self._link = link
         self._block: Final = space.block
-        self._dtype, self._shape = dtype, shape
+        self.dtype: Final = dtype
+        """Its travelling name."""
+        self._shape = shape
         self._tensor: Final = Tensor(
             owner.request, owner.node, owner.gen, owner.attempt, output, index,
             link.host, link.epoch, space.arena, space.offset, nbytes, dtype, shape,
@@ -49,12 +51,12 @@ class Block:
     def array(self) -> np.ndarray[Any, Any]:
         """Writable view; bfloat16 as uint16. Raises Gone after the block was left."""
         if self._array is None:
-            self._array = views.as_numpy(self._open(), self._dtype, self._shape, writable=True)
+            self._array = views.as_numpy(self._open(), self.dtype, self._shape, writable=True)
         return self._array
 
     def torch(self) -> Any:
         """Writable torch.Tensor of the same memory. Raises Gone after the block was left."""
-        return views.as_torch(self._open(), self._dtype, self._shape)
+        return views.as_torch(self._open(), self.dtype, self._shape)
 
     @property
     def ref(self) -> Ref:
@@ -143,4 +145,4 @@ class Lease:
 
 def shape_of(shape: Sequence[int] | int) -> tuple[int, ...]:
     """Plain ints, whatever numpy or torch gave."""
-    return (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    return (int(shape),) if isinstance(shape, int) else tuple(map(int, shape))

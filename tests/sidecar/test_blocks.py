@@ -169,6 +169,9 @@ class Blocks(RuleBasedStateMachine):
         assert self.book.blocks == len(committed)
         assert self.book.committed_bytes == SIZE * len(committed)
         assert self.book.granted_bytes == SIZE * (len(live) - len(committed))
+        for peer in {block.producer for block in self.known}:
+            granted = sum(1 for block in live if block.producer == peer and not block.owner)
+            assert self.book.granted(peer) == ({SIZE: granted} if granted else {})
         assert self.book.leases == sum(len(block.leases) for block in self.known)
 
 

@@ -265,6 +265,37 @@ async def test_repeated_sizes_are_granted_ahead_and_given_back_when_short(connec
     await client.put_copy(OWNER, "out", 6, np.ones(8 * MIB, np.uint8), expires=soon(), wait=2.0)
 
 
+async def test_a_large_block_that_came_free_is_there_for_the_next_put_of_its_size(connect: Connect) -> None:
+    client = await connect(quota=16 * MIB)
+    large = np.ones(4 * MIB, np.uint8)
+    for index in range(2):  # from the second on the size is known to come again
+        await client.put_copy(OWNER, "out", index, large, expires=soon(), wait=2.0)
+    await client.drop(OWNER)
+    assert (await client.stats()).granted_bytes == 2 * large.nbytes, "half of its memory may wait for large tensors"
+    async with asyncio.timeout(10):
+        for index in range(8):  # more than there is room for, without an end of a lease or a round trip between
+            ref = await client.put_copy(OWNER, "out", index, large, expires=soon(), wait=0.0)
+            assert (await client.stats()).granted_bytes == large.nbytes
+            await client.drop(OWNER)
+            with pytest.raises(Gone):
+                await client.get(ref)
+    await client.put_copy(OWNER, "out", 9, np.ones(16 * MIB, np.uint8), expires=soon(), wait=2.0)
+    await client.drop(OWNER)
+
+
+async def test_a_block_that_came_free_goes_to_who_waits_for_room(connect: Connect, settled: Any) -> None:
+    client = await connect(quota=8 * MIB)
+    large, larger = np.ones(4 * MIB, np.uint8), np.ones(8 * MIB, np.uint8)
+    for index in range(2):
+        await client.put_copy(OWNER, "out", index, large, expires=soon(), wait=2.0)
+    waiting = asyncio.create_task(client.put_copy(OWNER, "out", 2, larger, expires=soon(), wait=10.0))
+    await settled(client, waiters=1)
+    await client.drop(OWNER)
+    await waiting
+    await settled(client, granted_bytes=0, committed_bytes=8 * MIB)
+    await client.drop(OWNER)
+
+
 @pytest.mark.parametrize("change", [{"output": "other"}, {"shape": (2,)}, {"offset": 4096}, {"arena": 99}])
 async def test_a_ref_that_is_not_exactly_right_gets_no_data(connect: Connect, change: dict[str, Any]) -> None:
     client = await connect()

@@ -119,6 +119,20 @@ async def test_local_clients_are_served_while_nats_is_away(nats_server: Server, 
         assert lease.array.tolist() == [0, 1, 2, 3]
 
 
+async def test_blocks_that_a_client_was_given_ahead_count_as_free(
+    broker: Broker, sidecar: Sidecar, connect: Connect, settled: Any
+) -> None:
+    client = await connect(quota=8 << 20)
+    received = await shares(broker, sidecar)
+    for index in range(2):
+        await client.put_copy(OWNER, "out", index, np.ones(1 << 20, np.uint8), expires=time.time() + 60, wait=2.0)
+    await client.drop(OWNER)
+    await settled(client, blocks=0)
+    assert (await client.stats()).granted_bytes > 0
+    received.clear()
+    await eventually(lambda: received and received[-1].free == received[-1].total, within=5.0)
+
+
 async def test_release_hints_free_generations_and_requests(
     broker: Broker, sidecar: Sidecar, connect: Connect, settled: Any
 ) -> None:

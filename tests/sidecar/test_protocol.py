@@ -83,10 +83,10 @@ def changed(index: int, value: Any) -> bytes:
         changed(12, [1, "2"]),
         changed(12, {"0": 1}),
         changed(12, [True]),
-        messages.encode(messages.Grant(7, -1, 1.0, 1)),
-        messages.encode(messages.Grant(7, 1, float("nan"), 1)),
-        messages.encode(messages.Grant(7, 1, -1.0, 1)),
-        messages.encode(messages.Grant(7, 1, 1.0, 0)),
+        messages.encode(messages.Grant(7, -1, 1.0, 1, False)),
+        messages.encode(messages.Grant(7, 1, float("nan"), 1, False)),
+        messages.encode(messages.Grant(7, 1, -1.0, 1, False)),
+        messages.encode(messages.Grant(7, 1, 1.0, 0, False)),
         messages.encode(messages.Hello(7, messages.VERSION, "twice", 0, 0)),
         messages.encode(messages.Will("item", "a reply >")),
         messages.encode(messages.Mapped(99)),
@@ -111,7 +111,7 @@ def test_nothing_is_answered_before_hello(raw: Raw) -> None:
     assert raw.receive().code == "denied"
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [messages.VERSION - 1, messages.VERSION + 1])
 def test_a_client_of_another_protocol_is_told(raw: Raw, version: int) -> None:
     raw.send(messages.Hello(1, version, "other", 0, 0))
     assert f"version {version}" in raw.receive().message
