@@ -71,7 +71,7 @@ class Broker:
         self._up = asyncio.Event()
         self._was_up = False
         self._closing = False
-        self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
+        self._on_reconnect: dict[object, Callable[[], Awaitable[None]]] = {}
         self._subscriptions: dict[Any, Subscription] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._logged = ("", 0.0)
@@ -160,11 +160,11 @@ class Broker:
 
     def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         """Has `callback` run in a task of its own after each reconnect. Returns what removes it again."""
-        self._on_reconnect.append(callback)
+        key = object()
+        self._on_reconnect[key] = callback
 
         def remove() -> None:
-            if callback in self._on_reconnect:
-                self._on_reconnect.remove(callback)
+            self._on_reconnect.pop(key, None)
 
         return remove
 
@@ -320,7 +320,7 @@ class Broker:
 
     async def _reconnected(self) -> None:
         self._up.set()
-        for callback in list(self._on_reconnect):
+        for callback in list(self._on_reconnect.values()):
             self._start(callback)
 
     async def _closed(self) -> None:

@@ -14,7 +14,8 @@ DRAIN_TIMEOUT: Final = 2.0
 class Subscription:
     """Made by `Broker.subscribe_core`. `close` and `drain` are idempotent.
 
-    `on_lost` is called when messages were dropped for a slow callback, and when the connection broke.
+    `on_lost` is called when messages were dropped for a slow callback, and when the connection broke. Who is called
+    usually has this: closed, it has nobody, and who is not needed any more need not wait for the cycle collector.
     """
 
     def __init__(self, nc: Any, sub: Any, among: dict[Any, Subscription], on_lost: Callable[[], None] | None) -> None:
@@ -30,9 +31,9 @@ class Subscription:
 
     async def close(self) -> None:
         """No message is handled from here on."""
-        if self._among.pop(self._sub, None) is not None:
+        if (sub := self._end()) is not None:
             try:
-                await self._sub.unsubscribe()
+                await sub.unsubscribe()
             except nats.errors.Error:
                 pass  # closed with its connection
 
@@ -40,8 +41,14 @@ class Subscription:
         """Like close, but returns when all that the server had sent before is handled; after 2 s in any case."""
         if not self._nc.is_connected:
             await self.close()
-        elif self._among.pop(self._sub, None) is not None:
+        elif (sub := self._end()) is not None:
             try:
-                await asyncio.wait_for(self._sub.drain(), DRAIN_TIMEOUT)
+                await asyncio.wait_for(sub.drain(), DRAIN_TIMEOUT)
             except (nats.errors.Error, TimeoutError):
                 pass  # its messages were lost with the connection
+
+    def _end(self) -> Any:
+        """What is to be closed, once."""
+        sub, self._sub, self._on_lost = self._sub, None, None
+        self._among.pop(sub, None)
+        return sub

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ class Spool:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._one_put = [asyncio.Lock() for _ in range(64)]  # by first byte of the digest
+        self._one_put: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by first byte of the digest
 
     async def put(self, data: bytes, media_type: str, *, ttl: float, deadline: float) -> Upload:
         """Stored for at least `ttl` seconds when it returns. `deadline` in Unix seconds.
@@ -50,7 +51,7 @@ class Spool:
         Raises QueueFull when the spool is full, and what `Broker.publish_stored` raises.
         """
         digest = await digest_of(data)
-        async with self._one_put[int(digest[:2], 16) % len(self._one_put)]:
+        async with self._one_put[digest[:2]]:
             await self._store(digest, data, media_type, time.time() + ttl, deadline)
         return Upload(digest=digest, nbytes=len(data), media_type=media_type)
 

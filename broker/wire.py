@@ -75,6 +75,13 @@ class Client(nats.aio.client.Client):  # type: ignore[misc]
             return
         await super()._process_msg(sid, subject, reply, data, headers)
 
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        """nats-py leaves what it removes to the cycle collector, with all that hears of it."""
+        sub = self._subs.get(sid)
+        super()._remove_sub(sid, max_msgs)
+        if sub is not None:
+            sub.hear = sub.take = sub._message_iterator = None
+
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         return read_headers(raw)

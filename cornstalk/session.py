@@ -126,6 +126,8 @@ class Serving(ABC):
         for job in self._jobs.values():
             job.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+        self._jobs.clear()
+        self._begun.clear()
 
     def _path(self, task: Any, request: Any) -> str:
         name = self._names.get(id(task))

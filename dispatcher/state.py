@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,8 @@ MAX_BYTES: Final = 16 << 20
 """Encoded bytes of the facts kept; decoded they take a few times that."""
 SLIM: Final = 512
 """What a finished request counts for, once only its end is kept."""
+ENDED: Final = 512
+"""Finished requests that are kept, for events that come late: those of a second or a few."""
 
 
 @dataclass(slots=True)
@@ -38,15 +40,16 @@ class StateCache:
     The consumer counts its deliveries. While this process sees that count without holes, it has seen every fact stored
     since the first new one of the unbroken run. A request is known whole if its `accepted`, or its last read, reaches
     into that run and to where its entry began; else it is read. Memory only: a crash costs reads, not right decisions.
-    Bounded by requests and bytes; the request not used for longest goes first.
+    Bounded by requests and bytes; the request not used for longest goes first. Of finished ones the last few are kept.
     """
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._ended: deque[str] = deque()
         self._nbytes = 0
         self._run = Run()
-        self._lost = 0  # RUNS sequence up to which delivered facts of running requests may have been forgotten
+        self._lost = 0  # RUNS sequence up to which delivered facts may have been forgotten
         self.reads = 0
 
     def fold(self, request: str, fact: Fact, delivery: Delivery) -> None:
@@ -113,6 +116,14 @@ class StateCache:
         slim.add(Finish(status=entry.state.finish.status), entry.state.seq)
         entry.state = slim
         self._grow(request, entry, SLIM - entry.nbytes)
+        self._ended.append(request)
+        if len(self._ended) > ENDED:
+            self._forget(self._ended.popleft())
+
+    def _forget(self, request: str) -> None:
+        entry = self._entries.get(request)
+        if entry is not None and entry.state.finish is not None:
+            self._drop(self._entries.pop(request))
 
     def _grow(self, request: str, entry: _Entry, nbytes: int) -> None:
         entry.nbytes += nbytes
@@ -123,5 +134,4 @@ class StateCache:
 
     def _drop(self, entry: _Entry) -> None:
         self._nbytes -= entry.nbytes
-        if entry.state.finish is None:  # an ended request needs no decision any more, whatever is known of it
-            self._lost = self._run.newest
+        self._lost = max(self._lost, entry.state.seq)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gc
 import random
 import threading
 import time
 import uuid
+import weakref
 from typing import Any
 
 import pytest
@@ -654,3 +656,20 @@ def test_an_output_that_is_not_declared() -> None:
         run(composite(lambda self, q: self.echo(x=q).text))
     with pytest.raises(AttributeError, match="read-only"):
         run(composite(lambda self, q: setattr(self.echo(x=q), "s", 1)))
+
+
+def test_a_pass_goes_with_its_last_use() -> None:
+    """A gateway has hundreds a second: what is left to the cycle collector stays for minutes."""
+
+    def invoke(self, q):
+        return self.echo(x=self.echo(x=q).s).s
+
+    made = Pass([], {})
+    gone = weakref.ref(made)
+    gc.disable()
+    try:
+        made.run(composite(invoke), "a")
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()

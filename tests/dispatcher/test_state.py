@@ -67,7 +67,7 @@ class Model:
         """A prefix that holds what it must, taken now, handed over later."""
         upto = self.rnd.randint(containing, len(self.log))
         messages = [
-            Stored(end(r, fact.node, fact.gen) if isinstance(fact, End) else accepted(r), seq, encode(fact), 0.0)
+            Stored(subject_of(r, fact), seq, encode(fact), 0.0)
             for seq, (r, fact) in enumerate(self.log[:upto], 1)
             if r == request
         ]
@@ -76,8 +76,19 @@ class Model:
         return Log(messages, upto)
 
 
+def subject_of(request: str, fact: Fact) -> str:
+    match fact:
+        case End():
+            return end(request, fact.node, fact.gen)
+        case Finish():
+            return finish(request)
+    return accepted(request)
+
+
 async def play(seed: int, caches: int) -> None:
-    """Most deliveries come to the first cache; those that arrive together may have changed places."""
+    """Most deliveries come to the first cache; those that arrive together may have changed places. Requests end, and
+    some of their nodes end later.
+    """
     rnd = random.Random(seed)
     model = Model(rnd)
     each = [StateCache(model) for _ in range(caches)]  # type: ignore[arg-type]
@@ -91,11 +102,15 @@ async def play(seed: int, caches: int) -> None:
         for seq, (r, stored) in enumerate(model.log[: delivery.stream_seq], 1):
             known = state.finish or state.accepted == stored or key(stored) in state.ends
             assert r != request or known, f"{request} lacks {seq} at {delivery.stream_seq}"
+        if isinstance(fact, Finish):
+            cache.finished(request)
 
     for step in range(120):
-        request = f"r{rnd.randint(0, 4)}"
+        request = f"r{rnd.randint(0, 4) + step // 20}"
         if not any(r == request for r, _ in model.log):
             model.store(request, accepted_fact(request))
+        elif rnd.random() < 0.2 and not any(r == request and isinstance(f, Finish) for r, f in model.log):
+            model.store(request, Finish(status="done"))
         else:
             model.store(request, End(node=f"n{step}", gen=0, attempt="a", outcome="done"))
         together = []
@@ -124,12 +139,12 @@ def accepted_fact(request: str) -> Accepted:
 @given(st.integers(0, 2**32), st.integers(1, 3), st.sampled_from([2, 8192]))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_is_called_whole_lacks_nothing(seed: int, caches: int, room: int) -> None:
-    before = module.MAX_REQUESTS
-    module.MAX_REQUESTS = room  # type: ignore[misc]
+    before = module.MAX_REQUESTS, module.ENDED
+    module.MAX_REQUESTS, module.ENDED = room, room // 2  # type: ignore[misc]
     try:
         asyncio.run(play(seed, caches))
     finally:
-        module.MAX_REQUESTS = before  # type: ignore[misc]
+        module.MAX_REQUESTS, module.ENDED = before  # type: ignore[misc]
 
 
 def delivery(seq: int, count: int, delivered: int = 1) -> Delivery:
@@ -206,6 +221,25 @@ async def test_only_the_frame_of_a_finished_request_is_kept(broker: Broker) -> N
     assert states[3].finish == Finish(status="done")
     assert states[3].accepted == accepted_fact("r")
     assert states[3] is not states[2]
+
+
+async def test_finished_requests_are_forgotten_but_the_last_ones_and_those_that_run(broker: Broker) -> None:
+    cache = StateCache(Facts(broker))
+    cache.fold("running", accepted_fact("running"), delivery(1, 1))
+    for n in range(module.ENDED + 10):
+        facts_of: list[Fact] = [accepted_fact(f"r{n}"), Finish(status="done")]
+        for k, fact in enumerate(facts_of):
+            got = delivery(2 + 2 * n + k, 2 + 2 * n + k)
+            cache.fold(f"r{n}", fact, got)
+            await cache.whole(f"r{n}", got)
+        cache.finished(f"r{n}")
+        cache.finished(f"r{n}")  # its end came again
+    assert len(cache._entries) <= module.ENDED + 1
+    assert cache._nbytes <= module.SLIM * module.ENDED + 1000
+    late = 4 + 2 * n
+    cache.fold("running", DONE, delivery(late, late))
+    await cache.whole("running", delivery(late, late))
+    assert cache.reads == 0
 
 
 async def test_the_end_of_a_request_is_handled_with_its_nodes_though_an_older_fact_was_read_with_it(

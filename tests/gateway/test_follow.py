@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 
 from broker import subjects
 from broker.connection import Broker
@@ -47,3 +49,17 @@ async def test_a_read_that_finds_nothing_new_wakes_nobody(shared_broker: Broker,
     await _stored(facts, subjects.first(request_id, "n", 0, "text"), First(node="n", gen=0, attempt="a", output="text"))
     await following.read()
     await asyncio.wait_for(waiting, 5)
+
+
+async def test_one_that_is_closed_goes_with_its_last_use(shared_broker: Broker, request_id: str) -> None:
+    """A gateway has hundreds a second: what is left to the cycle collector stays for minutes."""
+    following = await Following(shared_broker, Facts(shared_broker), request_id).start()
+    gone = weakref.ref(following)
+    gc.disable()
+    try:
+        await following.close()
+        del following
+        await asyncio.sleep(0)
+        assert gone() is None
+    finally:
+        gc.enable()
