@@ -65,11 +65,19 @@ def multimodal_model(model: str) -> Path:
     return _folder(model, "multimodal model", "they are")
 
 
-def _folder(model: str, what: str, others: str) -> Path:
+def diffusion_model(model: str) -> Path:
+    """Folder of a model as diffusers saves it, named as for `language_model`; none comes with Cornstalk. Raises
+    SetupError.
+    """
+    return _folder(model, "image generator", "they are", ("diffusers", "model_index.json"))
+
+
+def _folder(model: str, what: str, others: str, saved: tuple[str, str] = ("transformers", "config.json")) -> Path:
     folder = Path(model)
     if folder.is_absolute():
-        if not (folder / "config.json").is_file():
-            raise SetupError(f"no {what} in {model}: a folder as transformers saves it has a config.json")
+        library, file = saved
+        if not (folder / file).is_file():
+            raise SetupError(f"no {what} in {model}: a folder as {library} saves it has a {file}")
         return folder
     if model.count("/") == 1 and (cached := _in_hub_cache(model)) is not None:
         return cached

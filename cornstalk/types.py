@@ -60,6 +60,20 @@ Audio = Annotated[bytes, Pcm(24_000)]
 """int16 little-endian mono at 24 kHz."""
 
 
+@dataclass(frozen=True)
+class Media:
+    """Mark of the bytes of a file."""
+
+    media_type: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), "contentMediaType": self.media_type}
+
+
+Image = Annotated[bytes, Media("image/png")]
+"""A picture."""
+
+
 class _Opaque:
     """What lies in the data plane: the same class in every pass. `invoke` may pass it on, never look into it."""
 
@@ -171,6 +185,11 @@ def pcm_of(hint: Any) -> Pcm | None:
     return next((m for m in bare(hint)[1] if isinstance(m, Pcm)), None)
 
 
+def media_type_of(hint: Any) -> str:
+    """What bytes are, if their type says so; else "". Of a pydantic field: of its `field_type`."""
+    return next((mark.media_type for mark in bare(hint)[1] if isinstance(mark, (Pcm, Media))), "")
+
+
 def make_port(name: str, hint: Any, *, required: bool = True, default: Any = None) -> Port:
     """The port that a type declares. Raises TypeError for a stream of what cannot arrive in pieces."""
     base, marks = bare(hint)
@@ -200,6 +219,8 @@ def make_port(name: str, hint: Any, *, required: bool = True, default: Any = Non
 __all__ = [
     "STREAM",
     "Audio",
+    "Image",
+    "Media",
     "Pcm",
     "Port",
     "Stream",
@@ -209,5 +230,6 @@ __all__ = [
     "field_type",
     "is_stream",
     "make_port",
+    "media_type_of",
     "pcm_of",
 ]

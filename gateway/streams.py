@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from cornstalk.app import App
 from cornstalk.hints import hint_at, plain
-from cornstalk.types import pcm_of
+from cornstalk.types import media_type_of
 
 OCTETS: Final = "application/octet-stream"
 MediaTypes = Callable[[str], str]
@@ -25,7 +25,4 @@ def media_types(app: App | None) -> MediaTypes:
 def media_type(model: type[BaseModel] | None, path: str) -> str:
     """Bytes have one, by which clients know that they are base64 in JSON; "" for text and lists."""
     hint = hint_at(model, path)
-    pcm = pcm_of(hint)
-    if pcm is not None:
-        return pcm.media_type
-    return OCTETS if plain(hint) is bytes else ""
+    return media_type_of(hint) or (OCTETS if plain(hint) is bytes else "")

@@ -16,7 +16,9 @@ from cornstalk.tasks import (
     AudioEncoder,
     CountPages,
     ImageEncoder,
+    ImageGenerator,
     OmniEar,
+    PromptEncoder,
     ReadText,
     SampleFrames,
     Talker,
@@ -187,6 +189,25 @@ def test_debate(load: Load, rulings: list[str], winner: str) -> None:
     assert run.response.winner == winner
     assert len(run.graph.nodes) == 3 * len(rulings)
     assert_uses(run, LLM(dtype="float32"), LLM(dtype="bfloat16"))
+
+
+# ------------------------------------------------------------ image_generation
+
+
+@pytest.mark.parametrize(("guidance", "read"), [(None, ["a cat", "dogs"]), (3.0, ["a cat", "dogs"]), (1.0, ["a cat"])])
+def test_image_generation(load: Load, guidance: float | None, read: list[str]) -> None:
+    def draw(prompt: Any, negative: Any, seed: int, steps: int, **_: Any) -> dict[str, Any]:
+        told = [{"step": step + 1, "of": steps, "preview": b""} for step in range(steps)]
+        return {"image": f"{prompt} {negative} {seed}".encode(), "progress": told}
+
+    engines: Engines = {PromptEncoder: lambda prompt: {"embeddings": prompt}, ImageGenerator: draw}
+    asked = {"prompt": "a cat", "negative_prompt": "dogs", "seed": 5, "steps": 2, "guidance": guidance}
+    run = checked(load("image_generation"), asked, engines)
+    assert run.response.image == f"a cat {'dogs' if len(read) > 1 else None} 5".encode()
+    assert len(run.response.progress) == 2
+    assert len(run.graph.of(PromptEncoder)) == len(read)
+    drawn = checked(load("image_generation"), {"prompt": "a cat"}, engines)
+    assert str(drawn.response.seed).encode() in drawn.response.image
 
 
 # ------------------------------------------------------------ omni

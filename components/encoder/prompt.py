@@ -1,0 +1,128 @@
+"""The text encoders of image generators: a prompt in, its embeddings out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from components import models
+from components.diffusers_folder import DiffusersFolder
+from components.engine import Call
+from components.halves import config_of, device_of, dtype_of, words
+from cornstalk.errors import EngineError, SetupError
+from cornstalk.task import UnitTask
+from cornstalk.tasks.painting import PromptEncoder
+
+QWEN_ROWS: Final = 512
+"""What Qwen-Image reads of a prompt."""
+
+Encode = Callable[[str], Any]
+"""A prompt -> tensor [rows, size] on the CPU. Raises EngineError prompt_too_long."""
+
+
+class PromptEngine:
+    """One prompt at a time, so that its embeddings are bit for bit those of diffusers, whatever else is asked: of the
+    work on an image this is the smallest part. Holds no state of any request.
+    """
+
+    slots = 8
+
+    def __init__(self, task: UnitTask) -> None:
+        assert isinstance(task, PromptEncoder)
+        self._task = task
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+        self._encode: Encode
+        self._longest = 0.0
+
+    async def start(self) -> None:
+        try:
+            await asyncio.to_thread(self._load)
+        except ImportError as error:
+            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
+
+    def _load(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        folder = DiffusersFolder(models.diffusion_model(self._task.model))
+        device = device_of(self._task.device)
+        self._encode = _ENCODERS[folder.family](folder, dtype_of(self._task.dtype, device), device)
+
+    async def stop(self) -> None:
+        self._thread.shutdown()
+
+    def stats(self) -> dict[str, float]:
+        return {"batch": 1.0, "longest_step_s": self._longest}
+
+    async def run(self, call: Call) -> dict[str, Any]:
+        embeddings = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, call)
+        await call.tensor("embeddings", embeddings)
+        return {}
+
+    def _step(self, call: Call) -> Any:
+        import torch
+
+        call.check()
+        began = time.perf_counter()
+        with torch.inference_mode():
+            embeddings = self._encode(call.inputs["prompt"]).contiguous().cpu()
+        self._longest = max(self._longest, time.perf_counter() - began)
+        return embeddings
+
+
+def _clip(folder: DiffusersFolder, dtype: Any, device: str) -> Encode:
+    """float [77, size] for any prompt."""
+    from diffusers import StableDiffusionPipeline
+    from transformers import CLIPTextModel, CLIPTokenizer
+
+    tokenizer = folder.tokenizer(CLIPTokenizer)
+    pipeline = StableDiffusionPipeline(
+        vae=None,
+        text_encoder=folder.part("text_encoder", CLIPTextModel, dtype=dtype).to(device),
+        tokenizer=tokenizer,
+        unet=None,
+        scheduler=None,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+    def encode(prompt: str) -> Any:
+        _fits(len(tokenizer(prompt).input_ids), tokenizer.model_max_length)
+        return pipeline.encode_prompt(prompt, device, 1, False)[0][0]
+
+    return encode
+
+
+def _qwen(folder: DiffusersFolder, dtype: Any, device: str) -> Encode:
+    """float [n, size], n up to 512: a row for each token of the prompt, and those that end its turn."""
+    from diffusers import QwenImagePipeline
+    from transformers import AutoTokenizer
+
+    encoder = folder.path / "text_encoder"
+    pipeline = QwenImagePipeline(
+        scheduler=None,
+        vae=None,
+        text_encoder=words(encoder, config_of(encoder), dtype, device),
+        tokenizer=folder.tokenizer(AutoTokenizer),
+        transformer=None,
+    )
+
+    def encode(prompt: str) -> Any:
+        text = pipeline.prompt_template_encode.format(prompt)
+        read = len(pipeline.tokenizer(text).input_ids) - pipeline.prompt_template_encode_start_idx
+        _fits(read, QWEN_ROWS)
+        return pipeline.encode_prompt(prompt, device, max_sequence_length=QWEN_ROWS)[0][0]
+
+    return encode
+
+
+def _fits(tokens: int, most: int) -> None:
+    if tokens > most:
+        raise EngineError(f"the prompt has {tokens} tokens; the model reads {most}", "prompt_too_long")
+
+
+_ENCODERS: Final = {"StableDiffusionPipeline": _clip, "QwenImagePipeline": _qwen}
