@@ -8,17 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, Final
 
+import numpy as np
 from pydantic import ValidationError
 
 from components import models
 from components.diffusers_folder import DiffusersFolder
 from components.engine import Call
 from components.generator.diffusion import MOST, Ask, Diffusion, Drawing, Drawings
+from components.generator.png import unsent
 from components.generator.qwen_image import QwenImage
 from components.generator.stable_diffusion import StableDiffusion
 from components.halves import device_of, dtype_of
 from components.tensors import torch_of
-from cornstalk.errors import EngineError, LineageDiverged, SetupError
+from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.painting import ImageGenerator, ImageOptions
 
@@ -26,8 +28,6 @@ FAMILIES: Final[dict[str, type[Diffusion]]] = {
     "StableDiffusionPipeline": StableDiffusion,
     "QwenImagePipeline": QwenImage,
 }
-PIECE: Final = 512 << 10
-"""Bytes of one piece of an image."""
 PREVIEW: Final = 256
 """Pixels, of the longer side."""
 _QUALITY: Final = 80
@@ -35,7 +35,8 @@ _QUALITY: Final = 80
 
 class ImageEngine:
     """An attempt that dies takes the steps that it made with it: the next one makes them again from the same noise, and
-    says only what is not stored. Images of one size are denoised together, and decoded one by one.
+    says only what is not stored; rows of the image that are stored stay. Images of one size are denoised together, and
+    decoded one by one.
     """
 
     slots = MOST
@@ -80,15 +81,11 @@ class ImageEngine:
                     shown = made.picture is not None and made.step < drawing.of
                     preview = await self._off_loop(_jpeg, made.picture) if shown else b""
                     await call.emit("progress", [{"step": made.step, "of": drawing.of, "preview": preview}])
-        await self._send(call, await self._off_loop(_png, made.picture))
-        return {}
-
-    async def _send(self, call: Call, png: bytes) -> None:
         stored = b"".join(piece for piece in call.prior.get("image", ()) if isinstance(piece, bytes))
-        if not png.startswith(stored):
-            raise LineageDiverged("the part of an image that is stored is not of the one that is made now")
-        for start in range(len(stored), len(png), PIECE):
-            await call.emit("image", png[start : start + PIECE])
+        pieces = unsent(np.asarray(made.picture), stored)
+        while (piece := await self._off_loop(next, pieces, None)) is not None:
+            await call.emit("image", piece)
+        return {}
 
     async def _off_loop(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._files, work, *arguments)
@@ -122,12 +119,6 @@ class ImageEngine:
                 "bad_states",
             )
         return rows.to(self._model.device, self._model.dtype)
-
-
-def _png(picture: Any) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
 
 
 def _jpeg(picture: Any) -> bytes:

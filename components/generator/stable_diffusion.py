@@ -21,9 +21,7 @@ class StableDiffusion(Diffusion):
 
         self._unet = folder.part("unet", UNet2DConditionModel, torch_dtype=dtype).to(device)
         if self._unet.config.time_cond_proj_dim is not None:
-            raise SetupError(
-                f"{folder.path} holds a distilled model, which takes the guidance: it is not known here"
-            )
+            raise SetupError(f"{folder.path} holds a distilled model, which takes the guidance: it is not known here")
         self._pipeline = StableDiffusionPipeline(  # it corrects settings of schedulers of old folders
             vae=folder.part("vae", AutoencoderKL, torch_dtype=dtype).to(device),
             text_encoder=None,
