@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import json
 import random
 import re
@@ -27,7 +26,7 @@ from cornstalk.frames import LIMIT as FRAME_LIMIT
 from cornstalk.frames import join
 from gateway.options import frame_options
 from gateway.websocket import REQUESTS
-from tests.e2e.apps import APPS, one
+from tests.e2e.apps import APPS, live_answer, one
 from tests.gateway.ws import Client, Frame, connected, narrow
 from tests.stack import ROOT, Stack
 from tests.waiting import eventually
@@ -72,8 +71,26 @@ async def test_several_requests_at_once(stack: Stack) -> None:
         assert end["request"] == accepted["request"]
         seqs = [f["seq"] for f in chunks]
         assert seqs == sorted(set(seqs))
-    order = [f["id"] for f in client.frames if f["type"] == "chunk"]
-    assert len([1 for a, b in itertools.pairwise(order) if a != b]) > len(texts)
+
+
+async def test_none_waits_for_the_end_of_another(stack: Stack) -> None:
+    """Each is told what it has said before the next says more, and all are open to the last: no luck in it."""
+    ids = [f"r{i}" for i in range(8)]
+    async with connected(stack.ports[0], "live") as client:
+        for id in ids:
+            await client.send("invoke", id=id, open=["text"])
+            await client.next(id, "accepted")
+        for said in ("one ", "two ", "three"):
+            for id in ids:
+                await client.piece(id, "text", said)
+                while not client.told(id, "back").endswith(said):
+                    await client.receive()
+        assert not any(client.ended(id) for id in ids)
+        for id in ids:
+            await client.send("input_end", id=id, field="text")
+        await client.to_end(*ids)
+    expected = live_answer("one two three")
+    assert all(client.told(id, field) == expected[field] for id in ids for field in ("back", "echo"))
 
 
 def raw_sse(text: str) -> list[tuple[str, int, str]]:
