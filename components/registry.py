@@ -27,6 +27,8 @@ BUILT_IN: Final = {
     "cornstalk.tasks.omni:Talker": "components.generator.talker:TalkerEngine",
     "cornstalk.tasks.omni:Thinker": "components.llm.thinker:ThinkerEngine",
     "cornstalk.tasks.omni:Vocoder": "components.generator.vocoder:VocoderEngine",
+    "cornstalk.tasks.painting:ImageGenerator": "components.generator.image:ImageEngine",
+    "cornstalk.tasks.painting:PromptEncoder": "components.encoder.prompt:PromptEngine",
     "cornstalk.tasks.reading:ReadText": "components.ocr.rapid:RapidOcr",
     "cornstalk.tasks.reading:CountPages": "components.ocr.pages:PageCounter",
     "cornstalk.tasks.reading:SampleFrames": "components.ocr.frames:FrameSampler",

@@ -11,10 +11,10 @@ import numpy as np
 
 from components import models
 from components.engine import Call
-from components.generator.steps import Steps
 from components.halves import dtype_of
 from components.media.audio import decode_audio
 from components.qwen_omni import OmniFolder
+from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.omni import OmniEar
@@ -34,7 +34,7 @@ class OmniEarEngine:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="ear")
         self._tower: Any = None
         self._extractor: Any = None
-        self._steps: Steps[Any, Any] | None = None
+        self._steps: WindowedBatch[Any, Any] | None = None
 
     async def start(self) -> None:
         try:
@@ -57,7 +57,7 @@ class OmniEarEngine:
             raise SetupError(f"{folder.path} does not say how audio is prepared: {error}") from error
         config, dtype = folder.config.thinker_config.audio_config, dtype_of(self._task.dtype, "cpu")
         self._tower = folder.part("thinker.audio_tower.", Qwen2_5OmniAudioEncoder, config, dtype)
-        self._steps = Steps(self._rows, self.slots)
+        self._steps = WindowedBatch("ear", self._rows, self.slots)
 
     async def stop(self) -> None:
         if self._steps is not None:
@@ -65,17 +65,14 @@ class OmniEarEngine:
         self._threads.shutdown()
 
     def stats(self) -> dict[str, float]:
-        steps = self._steps
-        if steps is None:
-            return {"batch": 0.0, "longest_step_s": 0.0}
-        return {"batch": float(steps.last), "longest_step_s": steps.longest}
+        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
 
     async def run(self, call: Call) -> dict[str, Any]:
         assert self._steps is not None
         loop = asyncio.get_running_loop()
         features = await loop.run_in_executor(self._threads, self._features, call.inputs["audio"])
         call.check()
-        await call.tensor("rows", await self._steps.do(features.shape, features))
+        await call.tensor("rows", await self._steps.do(features, features.shape, call.check))
         return {}
 
     def _features(self, audio: bytes) -> np.ndarray[Any, Any]:

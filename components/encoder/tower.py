@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class Picture:
     """Its share of the memory of a step."""
 
 
-class Tower:
+class Tower(ABC):
     """Weights of the eyes of one model. `prepare` is safe from any thread, `encode` is for one at a time."""
 
     processor: ClassVar[str]
@@ -44,13 +45,13 @@ class Tower:
             raise SetupError(f"{folder} does not say how pictures are prepared: {error}") from error
         self._model: Any = eyes(folder, config, dtype, device, of and of.vision_tower).model
 
+    @abstractmethod
     def prepare(self, pixels: Pixels, among: int) -> Picture:
         """`pixels` RGB uint8 [h, w, 3]; `among`: how many pictures its prompt has. Raises ValueError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, pictures: Sequence[Picture]) -> list[Any]:
         """Tensors, one for each picture of a bucket."""
-        raise NotImplementedError
 
     def _prepared(self, pixels: Pixels, **more: Any) -> Any:
         return self._processor(images=[pixels], return_tensors="np", input_data_format="channels_last", **more)

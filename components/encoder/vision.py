@@ -12,19 +12,25 @@ import numpy as np
 
 from components.encoder.families import towers_of
 from components.encoder.tower import Picture, Tower
-from components.encoder.window import WINDOW, Window
 from components.engine import Call
 from components.media.images import decode_image, picture_of
+from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.seeing import ImageEncoder
 
 THREADS: Final = 2
 """Pictures that are decoded at once."""
+WINDOW: Final = 0.01
+"""Seconds that a picture waits at most for others that are being prepared."""
+MOST: Final = 16
+"""Pictures in one step."""
+ROOM: Final = 16_384
+"""Patches in one step; a picture that has more goes alone."""
 
 
 class VisionEncoder:
-    """Pictures of equal shape that wait at the same time go through the tower together (window.py).
+    """Pictures of equal shape that wait at the same time go through the tower together.
 
     A picture that cannot be read fails alone, before any step.
     """
@@ -37,38 +43,31 @@ class VisionEncoder:
         self._task = task
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pictures")
         self._towers: dict[str, Tower] = {}
-        self._window: Window | None = None
+        self._steps: WindowedBatch[Picture, Any] | None = None
 
     async def start(self) -> None:
         try:
             self._towers = await asyncio.to_thread(towers_of, self._task)
         except ImportError as error:
             raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-        self._window = Window(self._encode, self.window)
+        self._steps = WindowedBatch("encoder", self._encode, MOST, self.window)
 
     async def stop(self) -> None:
-        if self._window is not None:
-            await self._window.close()
+        if self._steps is not None:
+            await self._steps.close()
         self._threads.shutdown()
 
     def stats(self) -> dict[str, float]:
-        window = self._window
-        if window is None:
-            return {"batch": 0.0, "longest_step_s": 0.0, "steps": 0.0, "largest_batch": 0.0}
-        return {
-            "batch": float(window.last),
-            "longest_step_s": window.longest,
-            "steps": float(window.steps),
-            "largest_batch": float(window.largest),
-        }
+        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
 
     async def run(self, call: Call) -> dict[str, Any]:
-        assert self._window is not None
+        assert self._steps is not None
         given = (call.inputs[name] for name in ("image", "page", "among", "adapter"))
-        with self._window.coming():
+        with self._steps.coming():
             picture = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepared, *given)
         call.check()
-        await call.tensor("embeddings", await self._window.encode(picture, call.check))
+        most = max(1, ROOM // picture.patches)
+        await call.tensor("embeddings", await self._steps.do(picture, picture.bucket, call.check, most))
         return {}
 
     def _prepared(self, image: bytes | np.ndarray[Any, Any], page: int, among: int, adapter: str) -> Picture:

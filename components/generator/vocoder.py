@@ -11,9 +11,9 @@ import numpy as np
 from components import models
 from components.engine import Call
 from components.generator.pcm import WIDTH, pcm_of, unsaid
-from components.generator.steps import Steps
 from components.generator.token2wav import Part, Token2Wav
 from components.qwen_omni import OmniFolder, Speaker, speaker_of
+from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, LineageDiverged, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.omni import Vocoder
@@ -36,7 +36,7 @@ class VocoderEngine:
         self._task = task
         self._model: Token2Wav
         self._speakers: dict[str, Speaker] = {}
-        self._steps: Steps[Part, Any] | None = None
+        self._steps: WindowedBatch[Part, Any] | None = None
 
     async def start(self) -> None:
         try:
@@ -51,17 +51,14 @@ class VocoderEngine:
         folder = OmniFolder(models.language_model(self._task.model))
         self._speakers = folder.speakers()
         self._model = Token2Wav(folder)
-        self._steps = Steps(self._sounds, self.slots)
+        self._steps = WindowedBatch("vocoder", self._sounds, self.slots)
 
     async def stop(self) -> None:
         if self._steps is not None:
             await self._steps.close()
 
     def stats(self) -> dict[str, float]:
-        steps = self._steps
-        if steps is None:
-            return {"batch": 0.0, "longest_step_s": 0.0}
-        return {"batch": float(steps.last), "longest_step_s": steps.longest}
+        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
 
     async def run(self, call: Call) -> dict[str, Any]:
         speaker = speaker_of(self._speakers, call.inputs["speaker"])
@@ -82,7 +79,7 @@ class VocoderEngine:
         if len(codes) * self._model.frames > self._model.most:
             most = self._model.most // self._model.frames
             raise EngineError(f"{len(codes)} codes are more than the {most} that are made whole", "too_long")
-        sound = await self._step((_WHOLE, id(call)), Part(None, codes, speaker, call.seed))
+        sound = await self._step(call, (_WHOLE, id(call)), Part(None, codes, speaker, call.seed))
         for pcm in unsaid(pcm_of(sound), stored):
             await call.emit("audio", pcm)
         return int(sound.shape[0])
@@ -106,14 +103,14 @@ class VocoderEngine:
             call.check()
             if len(told) < samples * WIDTH:
                 part = Part(window, codes[window.first : window.last], speaker, call.seed)
-                sound = await self._step((window.shape, speaker.mel.shape), part)
+                sound = await self._step(call, (window.shape, speaker.mel.shape), part)
                 for pcm in unsaid(pcm_of(sound), told):
                     await call.emit("audio", pcm)
             index, made = index + 1, made + samples
 
-    async def _step(self, shape: Any, part: Part) -> Any:
+    async def _step(self, call: Call, shape: Any, part: Part) -> Any:
         assert self._steps is not None
-        return await self._steps.do(shape, part)
+        return await self._steps.do(part, shape, call.check)
 
     def _sounds(self, parts: Sequence[Part]) -> list[Any]:
         if parts[0].window is None:

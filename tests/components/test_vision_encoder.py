@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 
 from components.encoder.vision import VisionEncoder
-from components.encoder.window import Window
 from components.engine import Cancelled
 from components.llm.transformers_engine import TransformersEngine
 from cornstalk.errors import EngineError, SetupError
@@ -95,28 +94,6 @@ async def test_who_is_cancelled_while_it_waits_leaves_and_the_others_go_on(eyes:
     await seen(eyes, picture(noise(2, 60, 60), "PNG"))
     with pytest.raises(Cancelled):
         await task
-
-
-async def test_a_step_has_one_shape_and_no_more_than_its_room() -> None:
-    from components.encoder.tower import Picture
-
-    steps: list[list[str]] = []
-
-    def encode(pictures: Any) -> list[str]:
-        steps.append([p.bucket for p in pictures])
-        if pictures[0].bucket == "bad":
-            raise RuntimeError("no")
-        return [p.bucket for p in pictures]
-
-    window = Window(encode, room=100, most=3)
-    waiting = [("a", 40), ("b", 200), ("a", 40), ("bad", 1), ("a", 40), ("c", 1), ("c", 1), ("c", 1), ("c", 1)]
-    results = await asyncio.gather(
-        *(window.encode(Picture({}, bucket, patches), lambda: None) for bucket, patches in waiting),
-        return_exceptions=True,
-    )
-    await window.close()
-    assert steps == [["a", "a"], ["b"], ["bad"], ["a"], ["c", "c", "c"], ["c"]]
-    assert [str(r) for r in results] == ["a", "b", "a", "a step failed: no", "a", "c", "c", "c", "c"]
 
 
 # ------------------------------------------------------------ one tower for several models
