@@ -4,6 +4,10 @@ A null engine of 200 ms with eight slots is asked 400 times a second, in an open
 (issue 4): nothing that was admitted fails; RSS of each service after 120 s is at most 1.1 x that after 20 s;
 Retry-After is within a factor of two of the truth: how long from the refusal until the door opened again, in whole
 seconds as the header has them. Floor: the 40 requests a second that the slots can do.
+
+What is bounded is to have reached its bound after 20 s: a request that ended is purged after 5 s, not the usual 60
+(CORNSTALK_GRACE), and some large requests come before the load, for nats-server keeps the block that it writes to, up
+to 8 MB of each stream, however slowly it fills.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ SERVICE_S: Final = 0.2
 SLOTS: Final = 8
 OVER: Final = 10
 SECONDS: Final = 120.0
+WARM: Final = 400
+"""Requests before, each with WARM_TEXT."""
+WARM_TEXT: Final = "x" * 30_000
+GRACE: Final = 5
 EARLY: Final = 20.0
 """Seconds after which RSS is first looked at."""
 DEADLINE: Final = 20.0
@@ -64,8 +72,9 @@ class Seen:
 
 async def run(_rounds: int = 1) -> dict[str, Any]:
     """One round, however many are asked for: it takes two minutes."""
-    async with Stack(gateways=1) as stack:
+    async with Stack(gateways=1, env={"CORNSTALK_GRACE": str(GRACE)}) as stack:
         await stack.deploy(APP)
+        await _warm(stack)
         seen = Seen()
         began = time.monotonic()
         early, late = await _load(stack, seen)
@@ -102,6 +111,14 @@ async def run(_rounds: int = 1) -> dict[str, Any]:
     }
 
 
+async def _warm(stack: Stack) -> None:
+    port, seen = stack.clients[0].base_url.port, Seen()
+    assert port is not None
+    for at in range(0, WARM, SLOTS):
+        await asyncio.gather(*(_ask(port, f"w{n} {WARM_TEXT}", seen, 0.0) for n in range(at, at + SLOTS)))
+    assert len(seen.done) == WARM, seen.failed[:3]
+
+
 async def _load(stack: Stack, seen: Seen) -> tuple[dict[str, int], dict[str, int]]:
     began, port = time.monotonic(), stack.clients[0].base_url.port
     assert port is not None
@@ -122,7 +139,7 @@ async def _load(stack: Stack, seen: Seen) -> tuple[dict[str, int], dict[str, int
     return early, late
 
 
-async def _ask(port: int, text: str, seen: Seen) -> None:
+async def _ask(port: int, text: str, seen: Seen, service_s: float = SERVICE_S) -> None:
     """A connection of its own and no client library: 400 of them a second are to cost the gateway, not this process."""
     began = time.monotonic()
     try:
@@ -131,7 +148,7 @@ async def _ask(port: int, text: str, seen: Seen) -> None:
         seen.dropped += 1
         return
     try:
-        body = json.dumps({"text": text, "service_ms": SERVICE_S * 1000})
+        body = json.dumps({"text": text, "service_ms": service_s * 1000})
         writer.write(_REQUEST.format(deadline=DEADLINE, length=len(body), body=body).encode())
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         status = head.split(" ", 2)[1]

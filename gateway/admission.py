@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from broker.connection import Broker, Subscription
 from broker.errors import Rejected
 from broker.requests import Message
-from broker.subjects import CHUNKS, DRIVE, RUNS, SIDECAR_SHARE, UPLOADS
+from broker.subjects import CHUNKS, DRIVE, LANES, RUNS, SIDECAR_SHARE, UPLOADS
 from broker.topology import Backlog, backlog, share_in_use
 from cornstalk.errors import Refused
 from cornstalk.messages import Lane
@@ -31,7 +31,9 @@ PATIENCE: Final = 0.5
 SPACE: Final = 0.7
 """Share of a sidecar's arenas in use at which admission stops (design section 7)."""
 WINDOW: Final = 30.0
-"""Seconds of looks from which the throughput of a queue is taken, or less if in less ENOUGH items ended."""
+"""Seconds of looks from which the throughput of a queue is taken, or LATELY if in that ENOUGH items ended."""
+LATELY: Final = 8.0
+"""Seconds in which items that end together, as equal ones do, no longer count as faster or slower ones."""
 ENOUGH: Final = 10
 UNKNOWN: Final = 5.0
 """Seconds until a client tries again when nothing ended within the window: nobody knows when there will be room."""
@@ -44,13 +46,17 @@ _share = msgspec.msgpack.Decoder(Share)
 
 
 class Admission:
-    """Looks at queue depths, streams and sidecar space, each cached for a moment. Soft state only."""
+    """Looks at queue depths, streams and sidecar space, each cached for a moment, in which those let in are counted.
+
+    Soft state only.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._in_use = Looks(lambda stream: share_in_use(broker, stream))
         self._depths = Looks(self._depth)
         self._history: dict[str, deque[tuple[float, Backlog]]] = {}  # of each component, the newest last
+        self._let_in: Counter[tuple[str, Lane]] = Counter()  # requests since the last look: at least an item each
         self._shares: dict[str, tuple[float, float]] = {}  # host -> (when, share in use)
         self._subscription: Subscription | None = None
 
@@ -74,9 +80,10 @@ class Admission:
         for component, depth in zip(components, depths, strict=True):
             if depth is not None:
                 self._check_depth(component, lane, depth, within)
+        self._let_in.update((component, lane) for component in components)
 
     def _check_depth(self, component: str, lane: Lane, depth: Backlog, within: float) -> None:
-        held, most = _held(depth, lane), FULL * depth.max_msgs
+        held, most = _held(depth, lane) + self._let_in[component, lane], FULL * depth.max_msgs
         if held > most:
             raise Refused(
                 f"{component} has {held} items waiting and running, over half of its limit of {depth.max_msgs}",
@@ -87,7 +94,7 @@ class Admission:
             raise Refused(
                 f"{component} would take {held * pace:.0f} s for the {held} items before this one, and the deadline is"
                 f" in {within:.0f} s",
-                retry_after=min(LONGEST, held * pace - PATIENCE * within),
+                retry_after=min(LONGEST, held * pace - PATIENCE * within - self._age(component)),
             )
 
     def _check_space(self) -> None:
@@ -101,6 +108,8 @@ class Admission:
             depth = await backlog(self._broker, component)
         except Rejected:
             return None  # no queue yet: the operator makes it, and the dispatcher retries until it is there
+        for lane in LANES:
+            self._let_in.pop((component, lane), None)
         looks = self._history.setdefault(component, deque())
         looks.append((time.monotonic(), depth))
         while looks[0][0] < looks[-1][0] - WINDOW:
@@ -110,7 +119,7 @@ class Admission:
     def _drain_time(self, component: str, lane: Lane, items: float) -> float:
         """Seconds until `items` have ended, at the pace of those that ended lately."""
         pace = self._pace(component, lane)
-        return UNKNOWN if pace is None else min(LONGEST, items * pace)
+        return UNKNOWN if pace is None else min(LONGEST, items * pace - self._age(component))
 
     def _pace(self, component: str, lane: Lane) -> float | None:
         """Seconds for each item that ended lately, while others waited and some ran; None if that cannot be told.
@@ -120,10 +129,14 @@ class Admission:
         until, last = self._history[component][-1]
         seconds, ended = 0.0, 0
         for since, depth in reversed(self._history[component]):
-            if not (depth.pending[lane] and depth.in_flight[lane]) or ended >= ENOUGH:
+            if not (depth.pending[lane] and depth.in_flight[lane]) or (ended >= ENOUGH and seconds >= LATELY):
                 break
             seconds, ended = until - since, last.ended[lane] - depth.ended[lane]
         return seconds / ended if ended > 0 else None
+
+    def _age(self, component: str) -> float:
+        """Seconds since the last look."""
+        return time.monotonic() - self._history[component][-1][0]
 
     async def _hear(self, message: Message) -> None:
         try:

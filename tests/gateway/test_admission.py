@@ -71,6 +71,8 @@ async def test_over_half_of_a_lane_nobody_new_gets_in_and_all_who_are_in_get_thr
         return (await client.post("/apps/one", json={"text": "after"})).status_code == 200
 
     await eventually(admitted, within=5)
+    for component in components:
+        await ensure_component(stack.broker, component)
 
 
 async def test_over_70_percent_of_the_sidecar_nobody_new_gets_in(stack: Stack) -> None:
@@ -197,3 +199,22 @@ async def test_who_could_not_be_done_in_time_is_refused_and_others_are_not(stack
     check_refusal(await eventually(too_late, within=10, every=0.1), "would take", "the deadline is in 2 s")
     assert (await knock("100")).status_code == 200
     assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+
+async def test_of_many_who_come_at_once_no_more_get_in_than_there_is_room_for(stack: Stack) -> None:
+    """All of them come between two looks at the queue."""
+    (component,) = (await stack.deploy(APPS / "wide.py", workers=False))["components"]
+    await ensure_component(stack.broker, component, max_msgs_per_lane=LIMIT)
+    client = stack.clients[0]
+    told: list[int] = []
+
+    async def ask(n: int) -> None:
+        sent = client.stream("POST", "/apps/wide", json={"text": f"{n}"}, headers={"Accept": "text/event-stream"})
+        async with sent as answer:
+            told.append(answer.status_code)
+            await everybody.wait()
+
+    everybody = asyncio.Barrier(3 * LIMIT)
+    await asyncio.gather(*(ask(n) for n in range(3 * LIMIT)))
+    assert LIMIT / 2 <= told.count(200) <= LIMIT
+    assert told.count(200) + told.count(429) == len(told)
