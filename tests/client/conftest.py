@@ -23,7 +23,7 @@ def urls_of(stack: Stack) -> list[str]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(gateways=2, dispatchers=1, replicas=1) as running:
+    async with Stack(gateways=2) as running:
         for name in ("one", "chain", "mixed", "twice"):
             await running.deploy(APPS / f"{name}.py")
         yield running
@@ -48,7 +48,7 @@ async def spoken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stac
     app = site / "spoken_answer.py"
     app.write_text(example.replace("from cornstalk.tasks import", "from standin import"))
     path = ":".join(map(str, (ROOT, Path(__file__).parent / "standin", site)))
-    async with Stack(gateways=2, dispatchers=1, replicas=1, env={"PYTHONPATH": path}) as running:
+    async with Stack(gateways=2, env={"PYTHONPATH": path}) as running:
         await running.deploy(app)
         echo = site / "echo_app.py"
         echo.write_text(

@@ -42,7 +42,7 @@ SOUND = random.Random(7).randbytes(40_000)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(gateways=3, dispatchers=1, replicas=1) as running:
+    async with Stack(gateways=3) as running:
         for name in ("one", "live", "mixed"):
             await running.deploy(APPS / f"{name}.py")
         yield running

@@ -23,21 +23,21 @@ PAGES_SAY: Final = "127.0.0.1:8700"
 _COMMAND: Final = """#!/bin/sh
 if [ "$1" = up ]; then
     shift
-    exec {python} -m cornstalk.cli up --port {port} {flags} --sidecar-bytes 268435456 "$@"
+    exec {python} -m cornstalk.cli up --port {port} --sidecar-bytes 268435456 "$@"
 fi
 exec {python} -m cornstalk.cli "$@"
 """
 
 
 class Guide:
-    """Files, commands and Python of a page, in its order. A tree is on a port that is free, with `flags`."""
+    """Files, commands and Python of a page, in its order. A tree is on a port that is free."""
 
-    def __init__(self, folder: Path, flags: str = "--workers 1") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self._port = folder, free_port()
         (folder / "examples").symlink_to(ROOT / "examples")
         commands = folder / "bin"
         commands.mkdir()
-        (commands / "cornstalk").write_text(_COMMAND.format(python=sys.executable, port=self._port, flags=flags))
+        (commands / "cornstalk").write_text(_COMMAND.format(python=sys.executable, port=self._port))
         (commands / "cornstalk").chmod(0o755)
         path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
         self._env = environment(PATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # as of somebody who has pytest alone

@@ -15,7 +15,7 @@ PAGE = (DOCS / "autoscaling.md").read_text()
 
 
 def test_what_the_page_says_is_so(tmp_path: Path) -> None:
-    guide = Guide(tmp_path, flags="")
+    guide = Guide(tmp_path)
     try:
         for block in blocks("autoscaling"):
             guide.follow(block)

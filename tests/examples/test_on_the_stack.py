@@ -25,12 +25,12 @@ pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(dispatchers=1, replicas=1, env={"HF_HUB_OFFLINE": "1"}) as running:
+    async with Stack(env={"HF_HUB_OFFLINE": "1"}) as running:
         for name in ("map_reduce", "loop_until", "pick_tool"):
             await running.deploy(examples() / f"{name}.py")
         await running.deploy(examples() / "spoken_answer.py", workers=False)  # those for sound are not needed here
         running.start_workers(SampleFrames().component)
-        await running.wait_workers(SampleFrames().component, 1)
+        await running.wait_workers(SampleFrames().component, running.replicas)
         yield running
 
 
