@@ -31,6 +31,7 @@ from gateway.origins import Origins
 from gateway.quarantine import quarantine
 from gateway.service import Service
 from gateway.sockets import CONNECTIONS
+from gateway.sse import directly
 from gateway.uploads import BODY_LIMIT
 from gateway.watchdog import Watchdog
 
@@ -141,7 +142,7 @@ async def serve(config: Config) -> None:
     server = _Server(
         app,
         uvicorn.Config(
-            config.origins.over(app),
+            directly(config.origins.over(app)),
             host=config.host,
             port=config.port,
             log_level="warning",

@@ -1,16 +1,15 @@
-"""The HTTP face: routes, errors as JSON, SSE. Thin: what happens stands in requests.py, apps.py, events.py."""
+"""The HTTP face: routes, errors as JSON. Thin: what happens stands in requests.py, apps.py, events.py, sse.py."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from broker.crash import crash_at
 from cornstalk.app import App
@@ -20,13 +19,13 @@ from cornstalk.records import AppRecord
 from cornstalk.release import check_release
 from gateway.answers import answer, describe, failure, read_state, whole_response
 from gateway.components import describe_components
-from gateway.encode import to_json
 from gateway.errors import Forbidden, Unauthorized, json_response
-from gateway.events import Event, events
+from gateway.events import events
 from gateway.intake import read_input
 from gateway.options import read_options
 from gateway.requests import Run
 from gateway.service import Service
+from gateway.sse import EventStream, Say
 from gateway.streams import media_types
 from gateway.values import Values
 
@@ -182,23 +181,13 @@ async def _disconnected(request: Request) -> None:
 
 
 def _sse(service: Service, app: App | None, request_id: str, after: int) -> Response:
-    headers = {REQUEST_HEADER: request_id, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_frames(service, app, request_id, after), 200, headers, media_type="text/event-stream")
+    async def tell(say: Say) -> None:
+        async with service.requests.attached(request_id) as run:
+            async for event in events(service.broker, service.facts, run, request_id, media_types(app), after):
+                await say(event)
+                crash_at("gateway.told")
 
-
-async def _frames(service: Service, app: App | None, request_id: str, after: int) -> AsyncIterator[bytes]:
-    async with service.requests.attached(request_id) as run:
-        async for event in events(service.broker, service.facts, run, request_id, media_types(app), after):
-            yield _frame(event)
-            crash_at("gateway.told")
-
-
-def _frame(event: Event) -> bytes:
-    if event.kind == "ping":
-        return b": ping\n\n"
-    if event.seq:
-        return b"event: %b\nid: %d\ndata: %b\n\n" % (event.kind.encode(), event.seq, to_json(event.data))
-    return b"event: %b\ndata: %b\n\n" % (event.kind.encode(), to_json(event.data))
+    return EventStream(tell, {REQUEST_HEADER: request_id})
 
 
 def _last_event_id(request: Request) -> int:
