@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from components.engine import Call
 from components.llm.chat import Chat, Detokenizer
@@ -12,6 +13,13 @@ from components.llm.text import Stops, Unsaid
 from cornstalk.errors import EngineError
 from cornstalk.tasks.llm import LLM, MAX_IMAGES
 from cornstalk.values import out_of_range
+
+
+class Drawn(NamedTuple):
+    """A token of an answer. `likely`: the log probability of it and of the likeliest ones, where somebody asked."""
+
+    token: int
+    likely: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,9 @@ class Ask:
     presence_penalty: float
     frequency_penalty: float
     seed: int | None
+    logprobs: int | None
+    json_schema: dict[str, Any] | None
+    tools: list[dict[str, Any]]
     images: list[Any]
 
 
@@ -44,17 +55,25 @@ def checked(inputs: Mapping[str, Any]) -> Ask:
     return ask
 
 
-async def say(call: Call, chat: Chat, stop: list[str], tokens: AsyncIterator[int], stored: int) -> int:
+def stored_tokens(call: Call) -> list[int]:
+    """Those of earlier attempts. Each output has its own, of which the shorter is the beginning of the longer."""
+    return max(call.prior_tokens.values(), key=len, default=[])
+
+
+async def say(call: Call, chat: Chat, ask: Ask, tokens: AsyncIterator[Drawn]) -> int:
     """Emits what is new of the text of `tokens`, with them; the number of tokens up to the end or the stop string.
 
-    `tokens` begins with the `stored` ones of earlier attempts and leaves the end token out. Raises LineageDiverged
+    `tokens` begins with the stored ones of earlier attempts and leaves the end token out. Raises LineageDiverged
     before it emits if those do not give the stored text.
     """
-    text, stops = Detokenizer(chat), Stops(stop)
+    text, stops = Detokenizer(chat, control=bool(ask.tools)), Stops(ask.stop)
     unsaid = Unsaid("".join(str(p) for p in call.prior.get("text", ())))
+    stored, told = len(call.prior_tokens.get("text", ())), sum(len(p) for p in call.prior.get("logprobs", ()))
     drawn: list[int] = []
-    async for token in tokens:
+    async for token, likely in tokens:
         drawn.append(token)
+        if likely is not None and len(drawn) > told:
+            await call.emit("logprobs", [_logprob(chat, token, likely, ask.logprobs or 0)], (token,))
         if piece := unsaid.push(stops.push(text.push(token))):
             await call.emit("text", piece, drawn[stored:])
             stored = max(stored, len(drawn))
@@ -65,3 +84,13 @@ async def say(call: Call, chat: Chat, stop: list[str], tokens: AsyncIterator[int
     if rest:
         await call.emit("text", rest, drawn[stored:])
     return len(drawn)
+
+
+def _logprob(chat: Chat, token: int, likely: Mapping[int, float], top: int) -> dict[str, Any]:
+    """cornstalk.tasks.llm.Logprob as it travels."""
+
+    def one(token: int) -> dict[str, Any]:
+        return {"token": token, "text": chat.text(token), "logprob": likely[token]}
+
+    possible = [t for t in likely if likely[t] > -math.inf]  # a schema may leave fewer than were asked for
+    return {**one(token), "top": [one(t) for t in sorted(possible, key=lambda t: -likely[t])[:top]]}

@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
+from components.llm.answer import Drawn
+from components.llm.grammar import Grammar
 from components.llm.model import PROMPT_ROWS, STEP_ROWS, Listen, Model, Rows
 from components.llm.prompt import Prompt
 from cornstalk.errors import EngineError
@@ -16,11 +18,12 @@ Sample = Callable[[Any, Sequence[int]], int]
 """Logits [vocabulary] float32 and the tokens before -> token. Called once per token, in order."""
 Check = Callable[[], None]
 """Raises when the sequence is not wanted any more."""
-_END: Final = -1
 
 
 class Generation:
     """One sequence of up to `limit` tokens, which begins with those it is `forced` to (fast: many in one step).
+
+    `logprobs`: of how many of the likeliest tokens beside each, None of none at all.
 
     `listen` hears the hidden states of each token that the model reads, of the prompt too, once and in order.
 
@@ -36,22 +39,35 @@ class Generation:
         check: Check,
         forced: Sequence[int] = (),
         listen: Listen | None = None,
+        logprobs: int | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         self.prompt, self.limit, self.end_ids, self.listen = prompt, limit, end_ids, listen
         self.sample, self.check, self.forced = sample, check, list(forced)
+        self.logprobs, self.grammar = logprobs, grammar
         self.read = 0  # tokens of the prompt in memory
         self.tokens: list[int] = []
         self.memory: Any = None
-        self.ready: asyncio.Queue[int | Exception] = asyncio.Queue()  # at most `limit` tokens and the end
+        self.ready: asyncio.Queue[Drawn | Exception | None] = asyncio.Queue()  # at most `limit` tokens and the end
 
     @property
     def ended(self) -> bool:
         return len(self.tokens) >= self.limit or bool(self.tokens and self.tokens[-1] in self.end_ids)
 
-    def take(self, logits: Any) -> None:
+    def take(self, logits: Any) -> Drawn:
         """Keeps a token: the drawn one, if it is not forced to another."""
+        if self.grammar is not None:
+            logits = self.grammar.allow(logits, self.tokens)
         drawn = self.sample(logits, self.tokens)
-        self.tokens.append(self.forced.pop(0) if self.forced else drawn)
+        token = self.forced.pop(0) if self.forced else drawn
+        self.tokens.append(token)
+        return Drawn(token, None if self.logprobs is None else _likely(logits, token, self.logprobs))
+
+
+def _likely(logits: Any, token: int, most: int) -> dict[int, float]:
+    logprobs = logits.log_softmax(-1)
+    values, tokens = logprobs.topk(most)
+    return dict(zip(tokens.tolist(), values.tolist(), strict=True)) | {token: float(logprobs[token])}
 
 
 class Batch:
@@ -66,7 +82,7 @@ class Batch:
         self.steps = self.last = 0  # of the last step: its members
         self.longest = 0.0
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[int, None]:
+    async def generate(self, generation: Generation) -> AsyncGenerator[Drawn, None]:
         """Tokens as they come, without the end token. The sequence leaves when the iterator is closed: use aclosing.
 
         Raises what its check raises, and a transient EngineError when the batch is closed or its step fails.
@@ -77,10 +93,10 @@ class Batch:
         if self._stepper is None:
             self._stepper = asyncio.create_task(self._run())
         try:
-            while (token := await generation.ready.get()) != _END:
-                if isinstance(token, Exception):
-                    raise token
-                yield token
+            while (drawn := await generation.ready.get()) is not None:
+                if isinstance(drawn, Exception):
+                    raise drawn
+                yield drawn
         finally:
             self._leave(generation)
 
@@ -105,8 +121,8 @@ class Batch:
                     continue
                 self.steps += 1
                 self.last, self.longest = len(members), max(self.longest, time.perf_counter() - began)
-                for generation, tokens in zip(members, fresh, strict=True):
-                    self._deliver(generation, tokens)
+                for generation, drawn in zip(members, fresh, strict=True):
+                    self._deliver(generation, drawn)
         finally:
             self._stepper = None
 
@@ -119,7 +135,7 @@ class Batch:
                 self._fail([generation], error)
         return bool(self._members)
 
-    def _next(self) -> tuple[Callable[[list[Generation]], list[list[int]]], list[Generation]]:
+    def _next(self) -> tuple[Callable[[list[Generation]], list[list[Drawn]]], list[Generation]]:
         """One that reads its prompt, or all that generate; by turns if there are both."""
         reading = [g for g in self._members if g.read < len(g.prompt)]
         generating = [g for g in self._members if g.read >= len(g.prompt)]
@@ -139,15 +155,15 @@ class Batch:
             self._leave(generation)
             generation.ready.put_nowait(error)
 
-    def _deliver(self, generation: Generation, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            if token not in generation.end_ids:
-                generation.ready.put_nowait(token)
+    def _deliver(self, generation: Generation, fresh: Sequence[Drawn]) -> None:
+        for drawn in fresh:
+            if drawn.token not in generation.end_ids:
+                generation.ready.put_nowait(drawn)
         if generation.ended:
             self._leave(generation)
-            generation.ready.put_nowait(_END)
+            generation.ready.put_nowait(None)
 
-    def _read(self, members: list[Generation]) -> list[list[int]]:
+    def _read(self, members: list[Generation]) -> list[list[Drawn]]:
         (generation,) = members
         if generation.memory is None:
             generation.memory = self._model.memory(len(generation.prompt) + generation.limit)
@@ -157,10 +173,9 @@ class Batch:
         generation.read = end
         if generation.read < len(generation.prompt):
             return [[]]
-        generation.take(logits)
-        return [generation.tokens[-1:]]
+        return [[generation.take(logits)]]
 
-    def _advance(self, members: list[Generation]) -> list[list[int]]:
+    def _advance(self, members: list[Generation]) -> list[list[Drawn]]:
         spare = STEP_ROWS - len(members)
         rows = []
         for g in members:
@@ -169,10 +184,7 @@ class Batch:
             said = (g.tokens[-1], *g.forced[:room])
             rows.append(Rows(g.memory, len(g.prompt) + len(g.tokens) - 1, said, g.prompt, g.listen))
         logits = iter(self._model.step(rows))
-        fresh = []
-        for g, r in zip(members, rows, strict=True):
-            before = len(g.tokens)
-            for _token, after in zip(r.tokens, logits, strict=False):
-                g.take(after)
-            fresh.append(g.tokens[before:])
-        return fresh
+        return [
+            [g.take(after) for _, after in zip(r.tokens, logits, strict=False)]
+            for g, r in zip(members, rows, strict=True)
+        ]

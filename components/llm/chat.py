@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from components.llm.pictures import Written
-from cornstalk.errors import SetupError
+from cornstalk.errors import EngineError, SetupError
 
+Tool = Mapping[str, Any]
+"""As transformers takes it: {"type": "function", "function": {"name", "description", "parameters": a JSON schema}}."""
 _SYSTEM: Final = "\ufdd0"  # noncharacters: no template holds them
 _USER: Final = "\ufdd1"
 _TEMPLATES: Final = "chat_template.json"
@@ -40,18 +42,21 @@ class Chat:
         self.end_ids = frozenset(_ends(tokenizer, folder))
         if tokenizer.chat_template is None and (folder / _TEMPLATES).is_file():
             tokenizer.chat_template = json.loads((folder / _TEMPLATES).read_bytes())["chat_template"]
-        self._tokenizer, self._written = tokenizer, written
+        self.tokenizer, self._written = tokenizer, written
         self._templates = {0: self._rendered(0)}
 
-    def prompt(self, prompt: str, system: str, pictures: int = 0, sounds: Sequence[int] = ()) -> list[int]:
+    def prompt(
+        self, prompt: str, system: str, pictures: int = 0, sounds: Sequence[int] = (), tools: Sequence[Tool] = ()
+    ) -> list[int]:
         """Tokens of one turn, up to where the answer begins, with one placeholder for each picture.
 
         Pictures, and the tokens of `sounds`, stand before the prompt. Control tokens inside the texts are plain text:
-        no role can be forged, and no picture.
+        no role can be forged, and no picture. Tools that hold one, or for which the template has no place, raise
+        EngineError bad_input.
         """
         if pictures not in self._templates:
             self._templates[pictures] = self._rendered(pictures)
-        alone, led = self._templates[pictures]
+        alone, led = self._equipped(pictures, tools) if tools else self._templates[pictures]
         template = led if system else alone
         before, _, rest = template.partition(_SYSTEM) if system else ("", "", template)
         between, _, after = rest.partition(_USER)
@@ -69,20 +74,42 @@ class Chat:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
+    def text(self, token: int) -> str:
+        """Of one token alone, also of a control token."""
+        text: str = self.backend.decode([token], skip_special_tokens=False)
+        return text
+
     def _control(self, text: str) -> list[int]:
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _rendered(self, pictures: int) -> tuple[str, str]:
+    def _equipped(self, pictures: int, tools: Sequence[Tool]) -> tuple[str, str]:
+        import jinja2
+
+        said = json.dumps(tools, ensure_ascii=False)
+        control = (token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
+        if forged := next((token for token in (*control, _SYSTEM, _USER) if token in said), None):
+            raise EngineError(f"tools: {forged!r} is a control token of this model", "bad_input")
+        try:
+            rendered = self._rendered(pictures, tools)
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise EngineError(
+                f"tools: the chat template of this model cannot write them: {error}", "bad_input"
+            ) from error
+        if rendered == self._templates[pictures]:
+            raise EngineError("tools: the chat template of this model has no place for them", "bad_input")
+        return rendered
+
+    def _rendered(self, pictures: int, tools: Sequence[Tool] = ()) -> tuple[str, str]:
         """The template of a turn, without and with a system text. Some have no place for that: there it stands before
         the user's.
         """
         import jinja2
 
         user = self._message("user", _USER, pictures)
-        alone = self._template([user])
+        alone = self._template([user], tools)
         try:
-            led = self._template([self._message("system", _SYSTEM), user])
+            led = self._template([self._message("system", _SYSTEM), user], tools)
         except jinja2.TemplateError:
             led = ""
         return alone, led if led.find(_SYSTEM) >= 0 else alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}")
@@ -92,12 +119,14 @@ class Chat:
             return {"role": role, "content": text}
         return {"role": role, "content": [{"type": "image"}] * pictures + [{"type": "text", "text": text}]}
 
-    def _template(self, messages: list[dict[str, Any]]) -> str:
-        tokenizer, written = self._tokenizer, self._written
+    def _template(self, messages: list[dict[str, Any]], tools: Sequence[Tool]) -> str:
+        tokenizer, written = self.tokenizer, self._written
         if tokenizer.chat_template is None:
             begin = tokenizer.bos_token if self._begins(tokenizer) else ""
             return begin + "\n\n".join(_plainly(message["content"], written) for message in messages)
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text: str = tokenizer.apply_chat_template(
+            messages, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+        )
         return text if written is None else text.replace(written.mark, written.out)
 
     def _begins(self, tokenizer: Any) -> bool:
@@ -124,13 +153,16 @@ def _ends(tokenizer: Any, folder: Path) -> set[int]:
 
 
 class Detokenizer:
-    """Text of tokens that come one by one: pieces add up to the whole, and none ends inside a character."""
+    """Text of tokens that come one by one: pieces add up to the whole, and none ends inside a character.
 
-    def __init__(self, chat: Chat) -> None:
+    `control`: control tokens are text too, as parsers of tool calls want it.
+    """
+
+    def __init__(self, chat: Chat, control: bool = False) -> None:
         from tokenizers.decoders import DecodeStream
 
         self._backend = chat.backend
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stream = DecodeStream(skip_special_tokens=not control)
 
     def push(self, token: int) -> str:
         """The text that became certain: often a word, "" in the middle of a character."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from components import models
 from components.engine import Call
-from components.llm.answer import Ask, checked, say
+from components.llm.answer import Ask, checked, say, stored_tokens
 from components.llm.batch import Batch, Generation
 from components.llm.chat import Chat
 from components.llm.model import STEP_ROWS, Model
@@ -76,16 +76,14 @@ class ThinkerEngine:
                 "prompt_too_long",
             )
         call.tokens_in = len(prompt)
-        stored = call.prior_tokens.get("text", [])
-        forced = max(stored, call.prior_tokens.get("rows", []), key=len)
         limit, draw = min(ask.max_tokens, room), sampler(ask, prompt.tokens, call.seed)
-        generation = Generation(prompt, limit, self._chat.end_ids, draw, call.check, forced)
+        generation = Generation(prompt, limit, self._chat.end_ids, draw, call.check, stored_tokens(call))
         async with AsyncExitStack() as stack:
             if voice is not None:
                 begin = self._model.embeddings((voice.bos_token,))
                 await stack.enter_async_context(ReplyRows(call, generation, begin, self._end))
             tokens = await stack.enter_async_context(aclosing(self._batch.generate(generation)))
-            call.tokens_out = await say(call, self._chat, ask.stop, tokens, len(stored))
+            call.tokens_out = await say(call, self._chat, ask, tokens)
         return {"tokens": call.tokens_out}
 
     def _prompt(self, ask: Ask, sounds: Sequence[Any]) -> Prompt:

@@ -9,9 +9,10 @@ from typing import Any, Final
 from components import models
 from components.engine import Call
 from components.halves import FAMILIES
-from components.llm.answer import Ask, checked, say
+from components.llm.answer import Ask, checked, say, stored_tokens
 from components.llm.batch import Batch, Generation
 from components.llm.chat import Chat
+from components.llm.grammar import Grammars
 from components.llm.model import Model
 from components.llm.pictures import READINGS, Reading, with_pictures
 from components.llm.prompt import Prompt
@@ -39,6 +40,7 @@ class TransformersEngine:
         self._task = task
         self._model: Model
         self._chat: Chat
+        self._grammars: Grammars
         self._reading: Reading | None = None
         self._batch: Batch | None = None
 
@@ -53,6 +55,7 @@ class TransformersEngine:
         self._model = Model(folder, CONTEXT, self._task.dtype, self._task.device)
         self._reading = READINGS.get(self._model.config.model_type)
         self._chat = Chat(folder, self._reading.written if self._reading else None)
+        self._grammars = Grammars(self._chat, self._model.config.get_text_config().vocab_size)
         self._batch = Batch(self._model)
 
     async def stop(self) -> None:
@@ -68,6 +71,7 @@ class TransformersEngine:
     async def run(self, call: Call) -> dict[str, Any]:
         ask = checked(call.inputs)
         prompt = await asyncio.to_thread(self._prompt, ask)
+        grammar = None if ask.json_schema is None else await asyncio.to_thread(self._grammars.of, ask.json_schema)
         room = self._model.context - len(prompt)
         if room < 1:
             raise EngineError(
@@ -75,12 +79,21 @@ class TransformersEngine:
                 "prompt_too_long",
             )
         call.tokens_in = len(prompt)
-        forced = call.prior_tokens.get("text", [])
-        sample = sampler(ask, prompt.tokens, call.seed)
-        generation = Generation(prompt, min(ask.max_tokens, room), self._chat.end_ids, sample, call.check, forced)
+        generation = Generation(
+            prompt,
+            min(ask.max_tokens, room),
+            self._chat.end_ids,
+            sampler(ask, prompt.tokens, call.seed),
+            call.check,
+            stored_tokens(call),
+            logprobs=ask.logprobs,
+            grammar=grammar,
+        )
         assert self._batch is not None
         async with aclosing(self._batch.generate(generation)) as tokens:
-            call.tokens_out = await say(call, self._chat, ask.stop, tokens, len(forced))
+            call.tokens_out = await say(call, self._chat, ask, tokens)
+        if grammar is not None:
+            grammar.check()
         return {"tokens": call.tokens_out}
 
     def _prompt(self, ask: Ask) -> Prompt:
@@ -88,7 +101,7 @@ class TransformersEngine:
         if ask.images and self._reading is None:
             known = ", ".join(FAMILIES[kind] for kind in READINGS)
             raise EngineError(f"{self._task.model} takes no pictures; {known} do", "bad_input")
-        tokens = self._chat.prompt(ask.prompt, ask.system, len(ask.images))
+        tokens = self._chat.prompt(ask.prompt, ask.system, len(ask.images), tools=ask.tools)
         if self._reading is None or not ask.images:
             return Prompt(tokens)
         return with_pictures(tokens, [torch_of(image) for image in ask.images], self._reading, self._model.config)

@@ -13,16 +13,20 @@ from typing import Any, Final
 
 from components import models
 from components.engine import Call
-from components.llm.answer import Ask, checked, say
+from components.llm.answer import Ask, Drawn, checked, say, stored_tokens
 from components.llm.chat import Chat
+from components.llm.grammar import checked_schema
 from components.llm.vllm_steps import Steps, counted
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.llm import LLM
 from cornstalk.vllm_guard import PARENT
 
-SLOTS: Final = 64
-"""Sequences at once, unless the declaration says max_num_seqs."""
+DEFAULTS: Final[dict[str, Any]] = {
+    "max_num_seqs": 64,
+    "structured_outputs_config": {"backend": "guidance"},  # as the transformers engine
+}
+"""Engine arguments, unless the declaration says otherwise."""
 OURS: Final = ("model", "tokenizer", "dtype")
 """Engine arguments that the task itself says."""
 ENVIRONMENT: Final = {
@@ -46,7 +50,7 @@ class VllmEngine:
         if taken := sorted(set(OURS) & task.engine_args.keys()):
             raise SetupError(f"engine_args must not name {', '.join(taken)}: the task's own fields say that")
         self._task = task
-        self._arguments = {"max_num_seqs": SLOTS, **task.engine_args}
+        self._arguments = {**DEFAULTS, **task.engine_args}
         self.slots = int(self._arguments["max_num_seqs"])
         self._steps = Steps()
         self._numbers = itertools.count()
@@ -88,7 +92,6 @@ class VllmEngine:
     async def stop(self) -> None:
         if self._llm is not None:
             await asyncio.to_thread(self._llm.shutdown)
-            self._llm = None
 
     def stats(self) -> dict[str, float]:
         return self._steps.stats()
@@ -97,40 +100,40 @@ class VllmEngine:
         ask = checked(call.inputs)
         if ask.images:
             raise EngineError("this engine takes no pictures: an LLM with engine='transformers' does", "bad_input")
-        prompt = await asyncio.to_thread(self._chat.prompt, ask.prompt, ask.system)
+        prompt = await asyncio.to_thread(self._chat.prompt, ask.prompt, ask.system, tools=ask.tools)
+        schema = None if ask.json_schema is None else await asyncio.to_thread(checked_schema, ask.json_schema)
         room = self._context - len(prompt)
         if room < 1:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens; {self._task.model} takes {self._context - 1}", "prompt_too_long"
             )
         call.tokens_in = len(prompt)
-        stored = call.prior_tokens.get("text", [])
-        async with aclosing(self._tokens(call, ask, prompt, stored, min(ask.max_tokens, room))) as tokens:
-            call.tokens_out = await say(call, self._chat, ask.stop, tokens, len(stored))
+        async with aclosing(self._tokens(call, ask, prompt, min(ask.max_tokens, room), schema)) as tokens:
+            call.tokens_out = await say(call, self._chat, ask, tokens)
         return {"tokens": call.tokens_out}
 
     async def _tokens(
-        self, call: Call, ask: Ask, prompt: list[int], stored: list[int], limit: int
-    ) -> AsyncGenerator[int, None]:
+        self, call: Call, ask: Ask, prompt: list[int], limit: int, schema: str | None
+    ) -> AsyncGenerator[Drawn, None]:
         """The stored tokens, then those that vLLM draws after them, without the end token."""
         from vllm.inputs.engine import tokens_input
 
-        done = len(stored) >= limit or bool(self._chat.end_ids.intersection(stored[-1:]))
-        read, again = ([], stored) if _counts(ask) and not done else (stored, [])
+        stored = stored_tokens(call)
+        read, again = ([], stored) if _counts(ask) else (stored, [])
         for token in read:
-            yield token
-        if done:
+            yield Drawn(token)
+        if len(read) >= limit or self._chat.end_ids.intersection(read[-1:]):
             return
         name = f"{call.request}:{call.node}:{next(self._numbers)}"
-        sampling = self._sampling(ask, call.seed, limit - len(read), again)
+        sampling = self._sampling(ask, call.seed, limit - len(read), again, schema)
         outputs = self._llm.generate(tokens_input([*prompt, *read]), sampling, name)
         async with aclosing(outputs), self._aborting(call, name):
             with self._steps.asked():
                 async for output in self._answers(outputs):
                     call.check()
-                    for token in output.outputs[0].token_ids:
-                        if token not in self._chat.end_ids:
-                            yield token
+                    for drawn in _drawn(output.outputs[0]):
+                        if drawn.token not in self._chat.end_ids:
+                            yield drawn
         call.check()
 
     async def _answers(self, outputs: Any) -> AsyncGenerator[Any, None]:
@@ -162,9 +165,9 @@ class VllmEngine:
             waiting.cancel()
             await asyncio.wait([waiting])
 
-    def _sampling(self, ask: Ask, seed: int, limit: int, again: list[int]) -> Any:
+    def _sampling(self, ask: Ask, seed: int, limit: int, again: list[int], schema: str | None) -> Any:
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         from components.llm.vllm_forced import AGAIN
 
@@ -178,14 +181,23 @@ class VllmEngine:
             presence_penalty=ask.presence_penalty,
             frequency_penalty=ask.frequency_penalty,
             seed=drawn_with & (2**63 - 1) if ask.temperature else None,
+            logprobs=ask.logprobs,
             max_tokens=limit,
             stop_token_ids=sorted(self._chat.end_ids),
             detokenize=False,
+            structured_outputs=StructuredOutputsParams(json=schema) if schema else None,
             output_kind=RequestOutputKind.DELTA,
             extra_args={AGAIN: again} if again else None,
         )
 
 
 def _counts(ask: Ask) -> bool:
-    """Whether it matters to what is drawn which tokens are of the answer."""
-    return bool(ask.presence_penalty or ask.frequency_penalty)
+    """Whether vLLM has to be told which tokens are of the answer."""
+    return bool(ask.presence_penalty or ask.frequency_penalty) or (ask.logprobs, ask.json_schema) != (None, None)
+
+
+def _drawn(output: Any) -> list[Drawn]:
+    if output.logprobs is None:
+        return [Drawn(token) for token in output.token_ids]
+    found = zip(output.token_ids, output.logprobs, strict=True)
+    return [Drawn(token, {t: one.logprob for t, one in likely.items()}) for token, likely in found]

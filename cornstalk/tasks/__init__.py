@@ -1,7 +1,8 @@
 """Tasks with built-in engines."""
 
+from cornstalk.tasks.filming import VideoGeneration, VideoGenerator, VideoRequest
 from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
-from cornstalk.tasks.llm import LLM, Sampling
+from cornstalk.tasks.llm import LLM, Likely, Logprob, Sampling
 from cornstalk.tasks.omni import Omni, OmniEar, Talker, Thinker, Vocoder
 from cornstalk.tasks.painting import ImageGeneration, ImageGenerator, ImageRequest, PromptEncoder
 from cornstalk.tasks.reading import CountPages, ReadText, SampleFrames, Shown, Watcher
@@ -17,6 +18,8 @@ __all__ = [
     "ImageGeneration",
     "ImageGenerator",
     "ImageRequest",
+    "Likely",
+    "Logprob",
     "MultimodalLLM",
     "Omni",
     "OmniEar",
@@ -30,6 +33,9 @@ __all__ = [
     "TextToSpeech",
     "Thinker",
     "Transcriber",
+    "VideoGeneration",
+    "VideoGenerator",
+    "VideoRequest",
     "Vocoder",
     "Watcher",
 ]

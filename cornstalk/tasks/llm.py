@@ -20,6 +20,8 @@ TopK = Annotated[int, Field(ge=0)]
 MinP = Annotated[float, Field(ge=0.0, le=1.0)]
 RepetitionPenalty = Annotated[float, Field(gt=0.0, le=10.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+Tools = Annotated[list[dict[str, Any]], Field(max_length=128)]
+Top = Annotated[int, Field(ge=0, le=20)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 
 
@@ -53,6 +55,23 @@ class Sampling(BaseModel):
         return {name: getattr(self, name) for name in Sampling.model_fields}
 
 
+class Likely(BaseModel):
+    """A token that the model might say next."""
+
+    token: int
+    text: str
+    """Of this token alone: a character that takes several tokens is U+FFFD in each of them."""
+    logprob: float
+    """Natural logarithm of its probability as the model gives it, before temperature, penalties and limits; where there
+    is a schema, of what fits."""
+
+
+class Logprob(Likely):
+    """A token of an answer, and the likeliest ones in its place, the likeliest first."""
+
+    top: list[Likely]
+
+
 class LLM(UnitTask):
     """Answers one prompt. At temperature 0 with the likeliest tokens; else drawn with `seed`, or that of the call.
 
@@ -65,7 +84,12 @@ class LLM(UnitTask):
     AsyncEngineArgs: tensor_parallel_size, max_model_len, max_num_seqs, gpu_memory_utilization, quantization, ...
 
     The answer ends at `max_tokens`, before the first of the `stop` strings, or where the model ends it. `Sampling` says
-    what the other inputs mean. One that is out of its range raises BadInput at the call.
+    what the inputs of sampling mean. One that is out of its range raises BadInput at the call.
+
+    `logprobs`: as many of the likeliest tokens beside each of the answer; 0: that one alone. None: the output of this
+    name stays empty. `json_schema`: the answer is one line of JSON that fits it, if `max_tokens` are enough.
+    `tools`: as transformers and OpenAI write them, for models whose chat template has a place for them. A call of one
+    comes out as the text in which the model writes it, control tokens included: the app reads it.
     """
 
     kind: ClassVar[str] = "llm"
@@ -84,6 +108,7 @@ class LLM(UnitTask):
     class Out(BaseModel):
         text: Stream[str]
         tokens: int  # of the answer, counting those of a stop string
+        logprobs: Stream[list[Logprob]]  # one for each of `tokens`
 
     def __call__(
         self,
@@ -100,6 +125,9 @@ class LLM(UnitTask):
         presence_penalty: Penalty = 0.0,
         frequency_penalty: Penalty = 0.0,
         seed: Seed | None = None,
+        logprobs: Top | None = None,
+        json_schema: dict[str, Any] | None = None,
+        tools: Tools = [],  # noqa: B006
         images: list[Tensor] = [],  # noqa: B006  of an ImageEncoder of the same model; they stand before the prompt
     ) -> Out:
         raise NotImplementedError

@@ -68,6 +68,10 @@ class FakeCall:
     def pieces(self, output: str) -> list[Any]:
         return [piece for name, piece in self.log if name == output]
 
+    def tokens_of(self, output: str) -> list[tuple[int, ...]]:
+        """Beside each piece of an output."""
+        return [tokens for (name, _), tokens in zip(self.log, self.tokens, strict=True) if name == output]
+
     @property
     def text(self) -> str:
         return "".join(self.pieces("text"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
@@ -17,10 +17,19 @@ from cornstalk.errors import EngineError, SetupError
 from cornstalk.tasks import LLM
 from tests.components.fake_call import FakeCall
 from tests.components.llm_suite import *  # noqa: F403
-from tests.components.llm_suite import PARIS, PROMPTS, say
+from tests.components.llm_suite import CITY, PARIS, PROMPTS, SCHEMAS, joined, say
 from tests.components.tiny_lm import tiny_model
 from tests.vllm.conftest import ARGUMENTS
 from tests.waiting import eventually
+
+PENALTIES: Final[list[dict[str, float]]] = [
+    *({}, {}, {}, {}),
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 1.0},
+    {"frequency_penalty": 0.7},
+    {"repetition_penalty": 1.2, "presence_penalty": -0.5, "frequency_penalty": 1.0},
+]
+"""With each of PROMPTS."""
 
 pytestmark = [
     pytest.mark.models,
@@ -45,8 +54,14 @@ async def test_its_tokens_are_those_of_transformers(engine: VllmEngine) -> None:
     other = TransformersEngine(LLM(dtype="float32"))
     await other.start()
     try:
-        for prompt in PROMPTS:
-            ours, theirs = await say(engine, prompt, max_tokens=24), await say(other, prompt, max_tokens=24)
+        for prompt, more in zip(PROMPTS, PENALTIES, strict=True):
+            ours, theirs = [await say(e, prompt, max_tokens=16, logprobs=2, **more) for e in (engine, other)]
+            assert (ours.text, ours.tokens_out) == (theirs.text, theirs.tokens_out)
+            for mine, its in zip(joined(ours, "logprobs"), joined(theirs, "logprobs"), strict=True):
+                assert mine["logprob"] == pytest.approx(its["logprob"], abs=1e-2)
+                assert [one["text"] for one in mine["top"]] == [one["text"] for one in its["top"]]
+        for schema in SCHEMAS:
+            ours, theirs = [await say(e, CITY, json_schema=schema) for e in (engine, other)]
             assert (ours.text, ours.tokens_out) == (theirs.text, theirs.tokens_out)
     finally:
         await other.stop()
