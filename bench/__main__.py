@@ -28,6 +28,8 @@ NAMES: Final = (
     "overload",
     "autoscale",
     "batch_lane",
+    "llm_overhead",
+    "encoder_cache",
 )
 LIMIT: Final = 1.5
 """Load average (1 minute) above which a run is refused."""

@@ -1,6 +1,6 @@
 """One attempt at one item, and how it ended.
 
-lease inputs -> run -> commit outputs -> give leases back
+found what equal inputs gave? -> lease inputs -> run -> commit outputs -> give leases back
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from components.cancels import Cancels
 from components.engine import Cancelled, Engine
 from components.inputs import Inputs, InputsLost
 from components.outputs import Outputs
+from components.recall import Recall, values_of
 from components.stalls import Stalls
 from components.streams import ProducerLost, Stalled
 from components.suspects import Suspects
@@ -31,7 +32,7 @@ from cornstalk.errors import CornstalkError, EngineError
 from cornstalk.messages import End, Error, Outcome, Times, Usage, WorkItem
 from cornstalk.task import UnitTask
 from cornstalk.traces import where
-from sidecar.client import SidecarClient
+from sidecar.client import Remembered, SidecarClient
 from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 
 log = logging.getLogger(__name__)
@@ -135,6 +136,29 @@ class Attempt:
 
     async def _run(self, outputs: Outputs) -> End:
         parts, item = self._parts, self._item
+        async with Recall(parts.sidecar, parts.task, parts.engine, item, outputs.owner) as recall:
+            found = await self._find(recall, outputs) if recall.key else None
+            if found is not None:
+                return await self._repeated(found, outputs)
+            return await self._computed(recall, outputs)
+
+    async def _find(self, recall: Recall, outputs: Outputs) -> Remembered | None:
+        call = ItemCall(self._item, self.id, {}, outputs)
+        async with self._parts.cancels.watch(call):
+            found = await call.run(recall.find)
+        crash_at("worker.recalled")
+        return found
+
+    async def _repeated(self, found: Remembered, outputs: Outputs) -> End:
+        self._times["started"] = time.time()
+        await outputs.open(first=self._fresh)
+        outputs.adopt(found.refs)
+        committed = await outputs.commit(values_of(found))
+        usage = Usage(cached=True, tensor_bytes=outputs.tensor_bytes)
+        return self.end("done", outputs=committed, usage=usage, times=Times(**self._times, ended=time.time()))
+
+    async def _computed(self, recall: Recall, outputs: Outputs) -> End:
+        parts, item = self._parts, self._item
         async with Inputs(parts.broker, parts.facts, parts.sidecar, parts.stalls, parts.task, item) as inputs:
             crash_at("worker.leased")
             await outputs.open(first=self._fresh)
@@ -142,10 +166,11 @@ class Attempt:
             call = ItemCall(item, self.id, inputs, outputs)
             async with parts.cancels.watch(call):
                 self._times["started"] = time.time()
-                values = await call.run(parts.engine)
+                values = await call.run(parts.engine.run)
             crash_at("worker.ran")
             committed = await outputs.commit(values)
             crash_at("worker.committed")
+            await recall.remember(values, outputs.tensors)
         ended = time.time()
         usage = Usage(
             run_s=round(ended - self._times["started"], 6),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
-from components.engine import Block, Cancelled, Engine, Piece
+from components.engine import Block, Call, Cancelled, Piece
 from components.outputs import Outputs
 from cornstalk.messages import WorkItem
+
+T = TypeVar("T")
 
 
 class ItemCall:
@@ -26,12 +28,12 @@ class ItemCall:
         self._stop: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
 
-    async def run(self, engine: Engine) -> dict[str, Any]:
-        """The engine's answer. Raises Cancelled as soon as the engine checks, or stops it where it waits."""
+    async def run(self, work: Callable[[Call], Awaitable[T]]) -> T:
+        """What `work` answers. Raises Cancelled as soon as it checks, or stops it where it waits."""
         self.check()
         self._task = asyncio.current_task()
         try:
-            return await engine.run(self)
+            return await work(self)
         except asyncio.CancelledError:
             if self._stop is None or self._task is None:
                 raise

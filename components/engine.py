@@ -77,7 +77,10 @@ class Call(Protocol):
 
 
 class Engine(Protocol):
-    """Runs items of one component. Constructed with its UnitTask; one per worker process; no state survives it."""
+    """Runs items of one component. Constructed with its UnitTask; one per worker process; no state survives it.
+
+    The engine of a task that is `cached` also says by what its outputs follow from its inputs (`components/recall.py`).
+    """
 
     slots: int
     """Items at once: the credits of the worker."""

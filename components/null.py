@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,6 +87,8 @@ def tensor_after(seed: str, index: int, source: np.ndarray[Any, Any] | None, nby
 class NullEngine:
     """Holds no state; a crash loses nothing."""
 
+    identity = "null"
+
     def __init__(self, task: UnitTask) -> None:
         assert isinstance(task, (Null, NullTensor, NullStream, NullTensors))
         self.task = task
@@ -136,6 +139,10 @@ class NullEngine:
                 return {"digest": 7}
             case "exit":
                 os._exit(70)
+            case "segv":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "oom":
+                os.kill(os.getpid(), signal.SIGKILL)
         return {"digest": mark * call.inputs["repeat"]}
 
     async def _serve(self, call: Call) -> None:

@@ -152,6 +152,17 @@ class Outputs:
             yield block
         self._refs[output] = block.ref
 
+    def adopt(self, tensors: Sequence[Ref]) -> None:
+        """Tensors that this attempt owns, though another one made them."""
+        for ref in tensors:
+            self._expect_tensor(ref.output)
+            self._refs[ref.output] = ref
+
+    @property
+    def tensors(self) -> list[Ref]:
+        """Its committed tensors that are not of streams."""
+        return list(self._refs.values())
+
     async def commit(self, values: dict[str, Any]) -> dict[str, Any]:
         """Flushes the streams; the outputs as End stores them. Raises EngineError if one is missing or wrong."""
         inline = await self._inline(check_outputs(self._task, values))

@@ -18,8 +18,10 @@ GROUP: Final = "cornstalk.engines"
 BUILT_IN: Final = {
     "cornstalk.tasks.null:Null": "components.null:NullEngine",
     "cornstalk.tasks.null:NullTensor": "components.null:NullEngine",
+    "cornstalk.tasks.null:NullCached": "components.null:NullEngine",
     "cornstalk.tasks.null:NullStream": "components.null:NullEngine",
     "cornstalk.tasks.null:NullTensors": "components.null:NullEngine",
+    "cornstalk.tasks.filming:VideoGenerator": "components.generator.video:VideoEngine",
     "cornstalk.tasks.hearing:AudioEncoder": "components.encoder.whisper:WhisperEncoder",
     "cornstalk.tasks.hearing:Transcriber": "components.llm.whisper_decoder:WhisperDecoder",
     "cornstalk.tasks.llm:LLM": "components.llm.engines:language_engine",
@@ -50,4 +52,6 @@ def engine_for(task: UnitTask) -> Engine:
         engine: Engine = getattr(importlib.import_module(module), name)(task)
     except ImportError as error:
         raise SetupError(f"the engine of {path} needs {error.name}: pip install 'cornstalk[models]'") from error
+    if task.cached and not hasattr(engine, "identity"):
+        raise SetupError(f"the engine of {path} has no `identity`, without which a cached task cannot run")
     return engine

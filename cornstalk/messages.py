@@ -212,6 +212,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_in: int = 0
     tokens_out: int = 0
     tensor_bytes: int = 0
+    cached: bool = False  # equal inputs were computed before: nothing ran
 
 
 class Times(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property, wraps
+from functools import cached_property, wraps
 from typing import Any, ClassVar, Final, get_type_hints
 
 import msgspec
@@ -39,6 +39,8 @@ class UnitTask(BaseModel):
     """First part of the component id: encoder, llm, generator, ..."""
     tuning: ClassVar[frozenset[str]] = frozenset()
     """Fields that are knobs (slots, batch sizes), not identity."""
+    cached: ClassVar[bool] = False
+    """Whether equal inputs (of one tenant) are computed once: outputs follow from them alone, and none is a stream."""
     inputs: ClassVar[dict[str, Port]] = {}
     outputs: ClassVar[dict[str, Port]] = {}
     defaults: ClassVar[dict[str, Any]] = {}
@@ -92,6 +94,8 @@ def _declare(cls: type[UnitTask], call: Any) -> None:
     cls.inputs = {p.name: _input(cls, p, hints[p.name]) for p in parameters}
     cls.outputs = {n: make_port(n, field_type(f)) for n, f in result.model_fields.items()}
     cls.defaults = {n: p.default for n, p in cls.inputs.items() if not p.required}
+    if cls.cached and (streams := [n for n, p in cls.outputs.items() if p.kind == "stream"]):
+        raise TypeError(f"{cls.__name__}: a task that is cached has no streams, and {streams[0]!r} is one")
 
     @wraps(call)
     def record(self: UnitTask, *values: Any, **inputs: Any) -> Any:
@@ -216,8 +220,11 @@ def _members(name: str, value: Any, within: set[int]) -> Iterator[tuple[str, Uni
             yield from _members(f"{name}[{inner}]", member, within)
 
 
-@cache
 def pending_result(invoke: Callable[..., Any]) -> type | None:
     """The pending class of what an `invoke` is annotated to return; None: who calls it waits for it."""
-    hint = get_type_hints(invoke, include_extras=True).get("return")
-    return None if hint is None else make_port("result", hint).pending
+    kept = invoke.__dict__  # it goes with its function: a cache would hold every app that was ever loaded
+    if "_pending_result" not in kept:
+        hint = get_type_hints(invoke, include_extras=True).get("return")
+        kept["_pending_result"] = None if hint is None else make_port("result", hint).pending
+    found: type | None = kept["_pending_result"]
+    return found

@@ -7,6 +7,8 @@ A granted block belongs to a connection, a committed one to (request, node, gene
 producer. Any number of readers may lease a committed block, again after a crash; a lease ends with its connection. A
 released block gives no new lease and is freed when none is open: memory that somebody reads is never given out again.
 
+Memory may have more owners than one (`share`): each has a block of its own, and the last one that goes frees it.
+
 A lease without a round trip is a pin (`sidecar.board`): it is looked for when a block is released, and known from then
 on. Producers say by themselves that a block can be read, so no block, committed or not, is freed under a pin.
 """
@@ -20,6 +22,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from sidecar.board import Board
 from sidecar.dtypes import nbytes_of
@@ -74,14 +78,15 @@ class Book:
         self.granted_bytes = self.committed_bytes = self.expired = 0
         self._ids = itertools.count(1)
         self._blocks: dict[int, _Block] = {}
-        self._at: dict[Place, int] = {}
+        self._committed_as: dict[Tensor, int] = {}
+        self._owners: Counter[Place] = Counter()  # of committed blocks
         self._peers: dict[int, _Peer] = defaultdict(_Peer)
         self._of_request: dict[str, set[int]] = defaultdict(set)
         self._expiry: list[tuple[float, int]] = []
 
     @property
     def blocks(self) -> int:
-        """Committed blocks."""
+        """Committed blocks; memory with several owners counts for each."""
         return sum(len(blocks) for blocks in self._of_request.values())
 
     @property
@@ -91,9 +96,7 @@ class Book:
     def grant(self, peer: int, place: Place, size: int) -> int:
         """A new block at a free place; its number."""
         block = _Block(next(self._ids), peer, place, size)
-        self._blocks[block.id] = block
-        self._at[place] = block.id
-        self._peers[peer].blocks.add(block.id)
+        self._add(block)
         self._board.show(block.id)
         self._count_granted(block, 1)
         return block.id
@@ -115,22 +118,31 @@ class Book:
         self._check(block, tensor)
         if not math.isfinite(expires):
             raise Denied("expires is not a time")
-        block.tensor, block.expires = tensor, min(expires, now + LONGEST)
-        self._of_request[tensor.request].add(number)
         self._count_granted(block, -1)
         self.committed_bytes += block.size
-        heapq.heappush(self._expiry, (block.expires, number))
+        self._own(block, tensor, min(expires, now + LONGEST))
         if hold:
             self._open(peer, number, block)
         return self.expire(now)
 
+    def share(self, peer: int, tensor: Tensor, owner: Owner, expires: float, now: float) -> Tensor:
+        """The same memory as a block of `owner` too, committed by `peer`: it is free when no owner needs it.
+
+        Raises StaleEpoch or Gone. Its readers ask the daemon, for the seal at its place names the first owner.
+        """
+        block = self._known(tensor)
+        assert block.tensor is not None
+        theirs = msgspec.structs.replace(tensor, **msgspec.structs.asdict(owner))
+        known = self._blocks.get(self._committed_as.get(theirs, 0))
+        if known is None or known.released:
+            shared = _Block(next(self._ids), peer, block.place, block.size)
+            self._add(shared)
+            self._own(shared, theirs, min(expires, now + LONGEST))
+        return theirs
+
     def lease(self, peer: int, tensor: Tensor) -> int:
         """The number of a new lease. Raises StaleEpoch or Gone; the Ref must be the committed one in every field."""
-        if tensor.epoch != self.epoch:
-            raise StaleEpoch("the sidecar that held this block has died")
-        block = self._blocks.get(self._at.get(Place(tensor.arena, tensor.offset), 0))
-        if block is None or block.tensor != tensor or block.released:
-            raise Gone("the block is freed, or was never committed")
+        block = self._known(tensor)
         lease = next(self._ids)
         self._open(peer, lease, block)
         return lease
@@ -195,6 +207,25 @@ class Book:
         self._retire(granted)
         return self._free_if_over([*read, *granted])
 
+    def _add(self, block: _Block) -> None:
+        self._blocks[block.id] = block
+        self._peers[block.producer].blocks.add(block.id)
+
+    def _own(self, block: _Block, tensor: Tensor, expires: float) -> None:
+        block.tensor, block.expires = tensor, expires
+        self._committed_as[tensor] = block.id
+        self._owners[block.place] += 1
+        self._of_request[tensor.request].add(block.id)
+        heapq.heappush(self._expiry, (expires, block.id))
+
+    def _known(self, tensor: Tensor) -> _Block:
+        if tensor.epoch != self.epoch:
+            raise StaleEpoch("the sidecar that held this block has died")
+        block = self._blocks.get(self._committed_as.get(tensor, 0))
+        if block is None or block.released:
+            raise Gone("the block is freed, or was never committed")
+        return block
+
     def _granted(self, peer: int, number: int) -> _Block:
         block = self._blocks.get(number)
         if block is None or block.producer != peer or block.tensor is not None or block.released:
@@ -239,18 +270,25 @@ class Book:
 
     def _free_if_over(self, blocks: list[_Block]) -> list[Place]:
         over = {block.id: block for block in blocks if block.free}
-        return [self._free(block) for block in over.values()]
+        return [place for block in over.values() if (place := self._free(block)) is not None]
 
-    def _free(self, block: _Block) -> Place:
-        del self._blocks[block.id], self._at[block.place]
+    def _free(self, block: _Block) -> Place | None:
+        """Its memory, unless somebody else owns it too."""
+        del self._blocks[block.id]
         if block.producer in self._peers:
             self._peers[block.producer].blocks.discard(block.id)
         if block.tensor is None:
             self._count_granted(block, -1)
-        else:
-            self.committed_bytes -= block.size
-            of_request = self._of_request[block.tensor.request]
-            of_request.discard(block.id)
-            if not of_request:
-                del self._of_request[block.tensor.request]
+            return block.place
+        if self._committed_as.get(block.tensor) == block.id:
+            del self._committed_as[block.tensor]
+        of_request = self._of_request[block.tensor.request]
+        of_request.discard(block.id)
+        if not of_request:
+            del self._of_request[block.tensor.request]
+        self._owners[block.place] -= 1
+        if self._owners[block.place]:
+            return None
+        del self._owners[block.place]
+        self.committed_bytes -= block.size
         return block.place

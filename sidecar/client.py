@@ -11,21 +11,19 @@ import asyncio
 import logging
 import os
 import random
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Self
-
-import numpy as np
+from typing import Any, Final, NamedTuple, Self
 
 from cornstalk.messages import Ref
 from sidecar import messages
 from sidecar.allocator import rounded
-from sidecar.dtypes import BFLOAT16, name_of, nbytes_of
+from sidecar.dtypes import name_of
 from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.link import Link
 from sidecar.mapper import Mapper
 from sidecar.messages import Owner, Tensor
+from sidecar.put import Put, copy
 from sidecar.spares import Wish
 from sidecar.tensors import Block, Lease, shape_of
 
@@ -38,6 +36,13 @@ GRACE: Final = 1.0
 """Seconds after its own deadline at which the daemon counts as hung."""
 FIRST_RETRY, LAST_RETRY = 0.02, 0.3
 """Seconds between attempts to reconnect."""
+
+
+class Remembered(NamedTuple):
+    """What somebody said of a key, and its tensors."""
+
+    payload: bytes
+    refs: list[Ref]
 
 
 class SidecarClient:
@@ -116,9 +121,9 @@ class SidecarClient:
         """Copies a numpy array or torch tensor (any device) and commits it. Raises like `put`."""
         async with self.put(owner, output, index, tensor.shape, tensor.dtype, expires=expires, wait=wait) as block:
             if tensor.nbytes <= INLINE_COPY:
-                _copy(block, tensor)
+                copy(block, tensor)
             else:
-                await self._mapper.run(lambda: _copy(block, tensor))
+                await self._mapper.run(lambda: copy(block, tensor))
         return block.ref
 
     async def get(self, ref: Ref, wait: float = 2.0) -> Lease:
@@ -144,6 +149,38 @@ class SidecarClient:
             raise
         link.when_dead(root, lambda: link.post(end))
         return Lease(ref, root)
+
+    async def recall(self, key: str, owner: Owner, *, expires: float, wait: float) -> Remembered | None:
+        """What was made of the same inputs before, by whatever client of this host; its tensors are now `owner`'s too.
+
+        Waits for another client that makes it. None: it is the turn of this one, which owes `remember` or `pass_on`.
+        Raises Timeout after `wait` seconds, SidecarDown, Denied.
+        """
+        link = self.live()
+        request = messages.Recall(link.next_id(), key, owner, expires, wait)
+        try:
+            recalled: messages.Recalled = await link.ask(request, wait + GRACE)
+        except (Timeout, asyncio.CancelledError):
+            if not link.lost:
+                link.post(messages.Withdraw(request.id))
+            raise
+        if recalled.payload is None:
+            return None
+        return Remembered(recalled.payload, [tensor.ref() for tensor in recalled.tensors])
+
+    async def remember(self, key: str, payload: bytes, refs: Sequence[Ref]) -> None:
+        """`refs`, committed by this client, are what `key` stands for; `payload` says the rest.
+
+        What is too long for one datagram is not kept.
+        Never fails: what a sidecar that is away does not hear is made again.
+        """
+        message = messages.Remember(key, payload, tuple(Tensor.of(ref) for ref in refs))
+        fits = len(messages.encode(message)) <= messages.MAX_MESSAGE
+        self._tell(message if fits else messages.PassOn(key))
+
+    async def pass_on(self, key: str) -> None:
+        """This client does not make what `recall` left to it."""
+        self._tell(messages.PassOn(key))
 
     async def will(self, item: str, reply: str) -> None:
         """If this process dies, its sidecar hands the item behind `reply` back at once.
@@ -252,44 +289,3 @@ class SidecarClient:
             await self._connect()
         except SidecarError as error:
             log.error("the new sidecar refuses this client: %s", error)
-
-
-class Put(AbstractAsyncContextManager[Block]):
-    """One put: grant on entering, commit on leaving."""
-
-    def __init__(
-        self,
-        client: SidecarClient,
-        owner: Owner,
-        output: str,
-        index: int,
-        shape: tuple[int, ...],
-        dtype: str,
-        expires: float,
-        wait: float,
-    ) -> None:
-        self._client = client
-        self._header = owner, output, index, dtype, shape
-        self._nbytes = nbytes_of(dtype, shape)
-        self._expires, self._wait = expires, wait
-
-    async def __aenter__(self) -> Block:
-        self._link = self._client.live()
-        space = await self._client.grant(self._link, self._nbytes, self._wait)
-        self._block = Block(self._link, space, *self._header, self._nbytes)
-        return self._block
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._block.abort()
-        else:
-            self._block.commit(self._expires)
-
-
-def _copy(block: Block, source: Any) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(source, torch.Tensor):
-        block.torch().copy_(source.detach())
-        return
-    target = block.array
-    np.copyto(target, source.view(target.dtype) if block.dtype == BFLOAT16 else source)

@@ -21,11 +21,13 @@ import msgspec
 from sidecar import board, messages
 from sidecar.blocks import Book
 from sidecar.board import Board
+from sidecar.cache import Cache
 from sidecar.errors import Denied, Gone, SidecarError, StaleEpoch
 from sidecar.listener import Listener
 from sidecar.memory import Memory
 from sidecar.messages import PUSHED
 from sidecar.peer import Peer, credentials
+from sidecar.recalls import Recalls
 from sidecar.transport import OneHost, Transport
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ MAX_DRAIN: Final = 4096
 """Datagrams read at once from a producer; more than a socket can hold."""
 PAUSE: Final = 0.2
 """Seconds without new clients after one could not be accepted (out of descriptors)."""
+CACHE_SHARE: Final = 4
+"""At most 1/CACHE_SHARE of all memory is kept for who asks again."""
 SWEEP: Final = 0.5
 """Seconds between looks at expired blocks."""
 
@@ -55,7 +59,9 @@ class Daemon:
         self._board = Board(live)
         self._book = Book(host, self.epoch, self._board)
         self._peers: dict[int, Peer] = {}
-        self._memory = Memory(self._book, total, self._peers)
+        self._cache = Cache(self._book, total // CACHE_SHARE)
+        self._memory = Memory(self._book, self._cache, total, self._peers)
+        self._recalls = Recalls(self._cache, self._memory, self._peers)
         self._keys = itertools.count(1)
         self._missed: deque[tuple[Peer, messages.Get]] = deque()
         self._refused = 0
@@ -65,12 +71,15 @@ class Daemon:
             messages.Hello: self._hello,
             messages.Mapped: self._memory.mapped,
             messages.Grant: self._memory.grant,
-            messages.Withdraw: lambda peer, r: self._memory.withdraw(peer, r.id),
+            messages.Withdraw: self._withdraw,
             messages.Abort: lambda peer, r: self._memory.aborted(self._book.abort(peer.key, r.block)),
             messages.Commit: self._commit,
             messages.Get: self._get,
             messages.EndLease: lambda peer, r: self._memory.freed(self._book.end_lease(peer.key, r.lease)),
             messages.Unpinned: lambda peer, r: self._memory.freed(self._book.unpinned(peer.key, r.block)),
+            messages.Recall: self._recalls.recall,
+            messages.Remember: self._recalls.remember,
+            messages.PassOn: self._recalls.pass_on,
             messages.Will: self._will,
             messages.WillDone: lambda peer, r: peer.wills.pop(r.item, None),
             messages.Drop: lambda peer, r: self._memory.freed(self._book.drop(peer.key, r.owner)),
@@ -95,6 +104,7 @@ class Daemon:
         for task in self._pulls:
             task.cancel()
         await asyncio.gather(*self._pulls, return_exceptions=True)
+        self._recalls.close()
         await self._memory.close()
         os.close(self._board_descriptor)
 
@@ -105,7 +115,8 @@ class Daemon:
 
     def share(self) -> messages.Share:
         pool = self._memory.pool
-        free = pool.free + self._book.granted_bytes  # spares of clients are room for their next tensors
+        # spares of clients are room for their next tensors, and the cache gives way
+        free = min(pool.free + self._book.granted_bytes + self._cache.nbytes, pool.total)
         return messages.Share(self.host, free, pool.total, pool.largest)
 
     def stats(self, request: int = PUSHED) -> messages.Stats:
@@ -126,6 +137,8 @@ class Daemon:
             connections=sum(not peer.closed for peer in self._peers.values()),
             refused=self._refused,
             expired=book.expired,
+            cached=len(self._cache),
+            cached_bytes=self._cache.nbytes,
         )
 
     def _listen(self) -> None:
@@ -192,6 +205,7 @@ class Daemon:
     def _hung_up(self, peer: Peer) -> None:
         """The connection is over, and with it its leases and grants. Its process may live on, with wills."""
         peer.close()
+        self._recalls.hung_up(peer)
         self._memory.hung_up(peer)
         if peer.pidfd < 0 or not peer.wills:
             self._bury(peer)
@@ -241,6 +255,10 @@ class Daemon:
         if len(peer.wills) >= MAX_WILLS:
             raise Denied(f"more than {MAX_WILLS} last wills")
         peer.wills[request.item] = request.reply
+
+    def _withdraw(self, peer: Peer, request: messages.Withdraw) -> None:
+        self._memory.withdraw(peer, request.id)
+        self._recalls.withdraw(peer, request.id)
 
     def _commit(self, peer: Peer, request: messages.Commit) -> None:
         freed = self._book.commit(

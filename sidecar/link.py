@@ -322,6 +322,8 @@ class Link:
                     self.post(messages.Abort(space.block))
             elif isinstance(reply, messages.Leased):
                 self.post(messages.EndLease(reply.lease))
+            elif isinstance(reply, messages.Recalled) and reply.payload is None:
+                self.post(messages.PassOn(reply.key))
         except SidecarDown:
             pass  # given back by its death
 

@@ -12,6 +12,7 @@ from typing import Final
 from sidecar import arena
 from sidecar.allocator import rounded
 from sidecar.blocks import Book, Place
+from sidecar.cache import Cache
 from sidecar.errors import Denied, TooBig
 from sidecar.messages import PUSHED, Arena, Failed, Forget, Grant, Granted, Mapped, Space
 from sidecar.peer import Peer
@@ -41,10 +42,10 @@ class _Waiter:
 class Memory:
     """Every wait ends at its deadline with Full. A producer that is first in its own queue may get another arena."""
 
-    def __init__(self, book: Book, total: int, peers: dict[int, Peer]) -> None:
+    def __init__(self, book: Book, cache: Cache, total: int, peers: dict[int, Peer]) -> None:
         """`peers`: all connections, kept up to date by the daemon."""
         self.pool = Pool(total)
-        self._book = book
+        self._book, self._cache = book, cache
         self._peers = peers
         self._waiters: dict[tuple[int, int], _Waiter] = {}  # (peer, request), in order of arrival
         self._loop = asyncio.get_running_loop()
@@ -67,7 +68,7 @@ class Memory:
         if key in self._waiters:
             raise Denied("a request of this number waits already")
         first = all(waiting != peer.key for waiting, _ in self._waiters)
-        if first and self._give(peer, request):
+        if first and (self._give(peer, request) or (request.wait > 0 and self._make_room(peer, request))):
             return
         if request.wait == 0 or len(self._waiters) >= MAX_WAITERS:
             self._refuse(peer, request.id)
@@ -145,6 +146,17 @@ class Memory:
         if places and self._waiters:
             self._serve()
         return freed
+
+    def _make_room(self, peer: Peer, request: Grant) -> bool:
+        """The cache gives way where no further arena may be made: what lies in the way of `peer` goes first."""
+        for arenas in (self.pool.numbers(peer.key), self.pool.removable()):
+            while not self.pool.plan(peer.key, request.nbytes, peer.quota, peer.limit):
+                if not self._cache.evict(arenas):
+                    break
+                self._free(self._cache.freed())
+                if self._give(peer, request):
+                    return True
+        return False
 
     def _give_again(self, peer: Peer, size: int) -> None:
         granted = self._book.granted(peer.key)

@@ -91,7 +91,10 @@ class Grant(Request, frozen=True, tag="grant"):
 
 
 class Withdraw(Request, frozen=True, tag="withdraw"):
-    """One-way: the Grant of that id is not waited for any more. If it was answered, the client aborts the block."""
+    """One-way: the Grant or Recall of that id is not waited for any more.
+
+    If it was answered, the client aborts the block, or passes on.
+    """
 
     id: int
 
@@ -132,6 +135,33 @@ class Unpinned(Request, frozen=True, tag="unpinned"):
     """One-way: a pin of this block, which no longer lives, was taken back. Says nothing where there was none."""
 
     block: int
+
+
+class Recall(Request, frozen=True, tag="recall"):
+    """Asks for what was made of the same inputs before -> Recalled or Failed(timeout).
+
+    Its tensors are committed for `owner` until `expires`. Waits up to `wait` seconds for another client that makes it.
+    """
+
+    id: int
+    key: str
+    owner: Owner
+    expires: float
+    wait: float
+
+
+class Remember(Request, frozen=True, tag="remember"):
+    """One-way: `tensors`, committed here, are what `key` stands for, and `payload` whatever else there is to say."""
+
+    key: str
+    payload: bytes
+    tensors: tuple[Tensor, ...]
+
+
+class PassOn(Request, frozen=True, tag="pass"):
+    """One-way: this client does not make what it was its turn to make."""
+
+    key: str
 
 
 class Will(Request, frozen=True, tag="will"):
@@ -212,6 +242,14 @@ class Leased(Reply, frozen=True, tag="leased"):
     size: int  # bytes of the arena
 
 
+class Recalled(Reply, frozen=True, tag="recalled"):
+    """`payload` None: it is the turn of this client, which owes a Remember or a PassOn."""
+
+    key: str
+    payload: bytes | None
+    tensors: tuple[Tensor, ...]
+
+
 class Failed(Reply, frozen=True, tag="failed"):
     """`code` names a class of `sidecar.errors`. PUSHED: a one-way message was refused."""
 
@@ -228,7 +266,7 @@ class Stats(Reply, frozen=True, tag="statistics"):
     arenas: int
     arena_bytes: int
     granted_bytes: int  # reserved, not committed; spares of clients included
-    committed_bytes: int
+    committed_bytes: int  # those of the cache included
     blocks: int  # committed
     leases: int  # those without a round trip count once for each client
     waiters: int
@@ -236,12 +274,15 @@ class Stats(Reply, frozen=True, tag="statistics"):
     connections: int
     refused: int
     expired: int
+    cached: int  # entries of the cache
+    cached_bytes: int
 
 
 Requests = (
-    Hello | Mapped | Grant | Withdraw | Abort | Commit | Get | EndLease | Unpinned | Will | WillDone | Drop | GetStats
-)
-Replies = Welcome | Arena | Forget | Granted | Leased | Failed | Stats
+    Hello | Mapped | Grant | Withdraw | Abort | Commit | Get | EndLease | Unpinned | Recall | Remember | PassOn
+    | Will | WillDone | Drop | GetStats
+)  # fmt: skip
+Replies = Welcome | Arena | Forget | Granted | Leased | Recalled | Failed | Stats
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Requests).decode
@@ -252,7 +293,7 @@ def number_of(data: memoryview) -> int:
     """The id of a request that is malformed elsewhere, or PUSHED."""
     try:
         match msgspec.msgpack.decode(data):
-            case ["hello" | "grant" | "get" | "stats", int(number), *_]:
+            case ["hello" | "grant" | "get" | "recall" | "stats", int(number), *_]:
                 return number
     except msgspec.MsgspecError:
         pass

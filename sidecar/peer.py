@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
-from sidecar.messages import MAX_MESSAGE, Arena, Failed, Forget, Granted, Leased, Stats, Welcome, encode
+from sidecar.messages import MAX_MESSAGE, Replies, encode
 
 SO_PEERPIDFD: Final = 77
 
@@ -45,7 +45,7 @@ class Peer:
         except OSError:
             return 0
 
-    def send(self, message: Welcome | Arena | Forget | Granted | Leased | Failed | Stats, *descriptors: int) -> None:
+    def send(self, message: Replies, *descriptors: int) -> None:
         """Sends or queues; a client that is gone is noticed by `read`."""
         if self.closed:
             return

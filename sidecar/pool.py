@@ -110,6 +110,14 @@ class Pool:
         over = held.orphaned and not held.allocator.used
         return Freed(held.peer, size, self._remove(held) if over else None)
 
+    def numbers(self, peer: int) -> set[int]:
+        """The arenas of `peer`."""
+        return {held.id for held in self.of(peer)}
+
+    def removable(self) -> set[int]:
+        """Arenas that go when they are empty: of dead producers, and those that others had only for a peak."""
+        return {held.id for held in self._held.values() if held.orphaned or not held.kept}
+
     def owned(self, peer: int) -> int:
         """Bytes of all arenas of `peer`."""
         return sum(held.size for held in self.of(peer))

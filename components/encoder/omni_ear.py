@@ -11,6 +11,7 @@ import numpy as np
 
 from components import models
 from components.engine import Call
+from components.fingerprint import fingerprint
 from components.halves import dtype_of
 from components.media.audio import decode_audio
 from components.qwen_omni import OmniFolder
@@ -27,6 +28,7 @@ class OmniEarEngine:
     """rows: [n, size] of `dtype`, 25 a second. Files are decoded side by side; sounds of one length share a step."""
 
     slots = 8
+    identity = ""
 
     def __init__(self, task: UnitTask) -> None:
         assert isinstance(task, OmniEar)
@@ -51,6 +53,7 @@ class OmniEarEngine:
 
         torch.set_num_threads(1)
         folder = OmniFolder(models.language_model(self._task.model))
+        self.identity = fingerprint([folder.path])
         try:
             self._extractor = WhisperFeatureExtractor.from_pretrained(folder.path, local_files_only=True)
         except (OSError, ValueError, TypeError) as error:

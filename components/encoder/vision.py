@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from components import models
 from components.encoder.families import towers_of
 from components.encoder.tower import Picture, Tower
 from components.engine import Call
+from components.fingerprint import fingerprint
 from components.media.images import decode_image, picture_of
 from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, SetupError
@@ -37,6 +39,7 @@ class VisionEncoder:
 
     slots = 8
     window = WINDOW
+    identity = ""
 
     def __init__(self, task: UnitTask) -> None:
         assert isinstance(task, ImageEncoder)
@@ -48,6 +51,8 @@ class VisionEncoder:
     async def start(self) -> None:
         try:
             self._towers = await asyncio.to_thread(towers_of, self._task)
+            folders = [models.multimodal_model(name) for name in self._towers]
+            self.identity = await asyncio.to_thread(fingerprint, folders)
         except ImportError as error:
             raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
         self._steps = WindowedBatch("encoder", self._encode, MOST, self.window)

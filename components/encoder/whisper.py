@@ -14,6 +14,7 @@ import numpy as np
 
 from components import models
 from components.engine import Call
+from components.fingerprint import fingerprint
 from components.media.audio import decode_audio
 from cornstalk.errors import SetupError
 from cornstalk.task import UnitTask
@@ -29,6 +30,7 @@ class WhisperEncoder:
     """states: float32 [1, 1500, 384]. Files are decoded side by side; the model takes one at a time."""
 
     slots = 2
+    identity = ""
 
     def __init__(self, task: UnitTask) -> None:
         assert isinstance(task, AudioEncoder)
@@ -49,6 +51,7 @@ class WhisperEncoder:
         from faster_whisper import WhisperModel
 
         folder = models.whisper(self._task.model)
+        self.identity = fingerprint([folder])
         self._model = WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=1, local_files_only=True)
 
     async def stop(self) -> None:

@@ -14,6 +14,7 @@ class AudioEncoder(UnitTask):
     """Hears up to 30 seconds of audio (WAV, FLAC, MP3, OGG, Opus, M4A, AAC, AIFF, WebM; any rate, mono or more)."""
 
     kind: ClassVar[str] = "encoder"
+    cached: ClassVar[bool] = True
     model: str = "whisper-tiny.en"
 
     class Out(BaseModel):

@@ -21,7 +21,7 @@ class Null(_Null):
     """Digest of all inputs as a value. `service_ms` is slept.
 
     `fail` misbehaves on purpose: "raise" and "transient" an EngineError, "bug" another error, "wrong_type" an output
-    that is not of its type, "exit" ends the worker.
+    that is not of its type; "exit", "segv" and "oom" end the worker, the last as the kernel does when memory is short.
     """
 
     class Out(BaseModel):
@@ -62,6 +62,12 @@ class NullTensor(_Null):
         fail: str = "",
     ) -> Out:
         raise NotImplementedError
+
+
+class NullCached(NullTensor):
+    """A NullTensor that is computed once for equal inputs, as an encoder is."""
+
+    cached: ClassVar[bool] = True
 
 
 class NullStream(_Null):

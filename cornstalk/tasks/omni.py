@@ -21,6 +21,7 @@ class OmniEar(UnitTask):
     """The audio encoder: hears up to 5 minutes of audio (any format, rate and number of channels)."""
 
     kind: ClassVar[str] = "encoder"
+    cached: ClassVar[bool] = True
     model: str
     dtype: Precision = "auto"
 

@@ -21,6 +21,7 @@ class ImageEncoder(UnitTask):
     """
 
     kind: ClassVar[str] = "encoder"
+    cached: ClassVar[bool] = True
     model: str
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -7,6 +7,7 @@ does. Whoever adds a crash point adds its case.
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import signal
 import time
@@ -22,7 +23,7 @@ from broker.reads import pages
 from broker.subjects import DLQ, graph
 from broker.topology import backlog, remove_component
 from tests.batch.client import Client, job_id
-from tests.e2e.apps import APPS, chain, large, one
+from tests.e2e.apps import APPS, chain, large, looking, one
 from tests.faults.apps import lineage, live, turns
 from tests.faults.client import Answer, ask, request_id
 from tests.faults.live import speak
@@ -99,6 +100,14 @@ class Case:
         assert answer.response == turns(text)
         return answer
 
+    async def look(self, number: int) -> Answer:
+        """One of several at a time that bring the same file: one is looked at, the others find what came of it."""
+        text, file = f"{self.point} {number}", f"{self.point} {number // AT_ONCE}".encode()
+        body = {"text": text, "file": base64.b64encode(file).decode()}
+        answer = await ask(self.stack.clients, "looking", body, text, within=WITHIN)
+        assert answer.response == looking(text, file)
+        return answer
+
     async def durable(self, number: int) -> Answer:
         text = f"{self.point} {number}"
         headers = {"Cornstalk-Durable": "true"}
@@ -117,6 +126,12 @@ class Case:
 async def in_worker(case: Case, name: str = "join") -> None:
     await case.arm_worker(name)
     await case.until_dead(case.chain)
+
+
+async def in_look(case: Case) -> None:
+    await case.stack.deploy(APPS / "looking.py")
+    await case.arm_worker("looking-eye")
+    await case.until_dead(case.look)
 
 
 async def in_redelivery(case: Case, before: str) -> None:
@@ -374,6 +389,7 @@ CASES: Final[dict[str, Run]] = {
     "worker.willed": worker("join"),
     "worker.taken": worker("talker"),
     "worker.starting": worker("maker"),
+    "worker.recalled": in_look,
     "worker.leased": worker("join"),
     "worker.inherited": in_regeneration,
     "worker.opened": worker("talker"),

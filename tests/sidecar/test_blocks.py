@@ -34,9 +34,9 @@ def header(place: Place, owner: Owner, **changes: object) -> Tensor:
 
 @dataclass
 class Known:
-    """One block as the model sees it."""
+    """One block as the model sees it; several share a place, each with an owner of its own."""
 
-    number: int
+    number: int  # -1: shared
     producer: int
     place: Place
     owner: Owner | None = None
@@ -62,11 +62,12 @@ class Blocks(RuleBasedStateMachine):
         self.connections = itertools.count(4)
 
     def take(self, places: list[Place]) -> None:
-        """Memory came free: once, and only what the model calls free."""
+        """Memory came free: once, and only what the model calls free: what none of its owners needs."""
         for place in places:
             assert place.offset not in self.freed, "freed twice"
             self.freed.add(place.offset)
-        assert self.freed == {block.place.offset for block in self.known if block.free}
+        used = {block.place.offset for block in self.known if not block.free}
+        assert self.freed == {block.place.offset for block in self.known} - used
 
     def some(self, data: st.DataObject, blocks: list[Known]) -> Known:
         return data.draw(st.sampled_from(blocks))
@@ -116,6 +117,24 @@ class Blocks(RuleBasedStateMachine):
                 self.book.lease(self.peer_of[slot], tensor)
         else:
             block.leases[self.book.lease(self.peer_of[slot], tensor)] = self.peer_of[slot]
+
+    @precondition(lambda self: any(block.owner for block in self.known))
+    @rule(
+        data=st.data(), slot=PEERS, request=REQUESTS, node=NODES, gen=GENS, attempt=ATTEMPTS, life=st.integers(1, 50)
+    )  # fmt: skip
+    def share(self, data, slot, request, node, gen, attempt, life) -> None:  # type: ignore[no-untyped-def]
+        block, owner = (
+            self.some(data, [block for block in self.known if block.owner]),
+            Owner(request, node, gen, attempt),
+        )
+        assert block.owner is not None
+        arguments = header(block.place, block.owner), owner, self.now + life, self.now
+        if block.released:
+            with pytest.raises(Gone):
+                self.book.share(self.peer_of[slot], *arguments)
+        elif not any(other.place == block.place and other.owner == owner and not other.free for other in self.known):
+            assert self.book.share(self.peer_of[slot], *arguments) == header(block.place, owner)
+            self.known.append(Known(-1, self.peer_of[slot], block.place, owner, self.now + life))
 
     @precondition(lambda self: any(block.leases for block in self.known))
     @rule(data=st.data())
@@ -167,7 +186,7 @@ class Blocks(RuleBasedStateMachine):
         live = [block for block in self.known if not block.free]
         committed = [block for block in live if block.owner]
         assert self.book.blocks == len(committed)
-        assert self.book.committed_bytes == SIZE * len(committed)
+        assert self.book.committed_bytes == SIZE * len({block.place for block in committed})
         assert self.book.granted_bytes == SIZE * (len(live) - len(committed))
         for peer in {block.producer for block in self.known}:
             granted = sum(1 for block in live if block.producer == peer and not block.owner)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from components.null import digest, stream_of, tensor_of
 from cornstalk.task import UnitTask
-from cornstalk.tasks.null import Null, NullStream, NullTensor
+from cornstalk.tasks.null import Null, NullCached, NullStream, NullTensor
 
 APPS: Final = Path(__file__).parent
 
@@ -34,6 +34,12 @@ def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
     joined = digest_of(Null(name="join"), text=mark, tensors=tensors)
     talk = stream_of(digest_of(NullStream(name="talker"), text=joined), pieces)
     return {"joined": joined, "text": talk, "echo": stream_of(digest_of(NullStream(name="echo"), text="e"), 0, talk)}
+
+
+def looking(text: str, file: bytes, nbytes: int = 50_000) -> dict[str, str]:
+    """The response of looking.py, and of looking_too.py."""
+    seen = digest_of(NullCached(name="looking-eye"), upload=file, nbytes=nbytes)
+    return {"seen": seen, "read": digest_of(Null(name="looking-value"), text=text, tensors=[tensor_of(seen, nbytes)])}
 
 
 def live_answer(text: str, title: str = "t", look: bool = False) -> dict[str, str]:
