@@ -115,10 +115,11 @@ async def test_a_zombie_that_wakes_spoils_nothing(stack: Stack) -> None:
         pass
 
 
-async def test_poison_ends_typed_and_harms_nobody(stack: Stack) -> None:
-    innocents = [f"innocent {i}" for i in range(12)]
+@pytest.mark.parametrize("death", ["exit", "segv", "oom"])
+async def test_poison_ends_typed_and_harms_nobody(stack: Stack, death: str) -> None:
+    innocents = [f"innocent {death} {i}" for i in range(12)]
     async with supervised(stack), asked(stack, "one", one, innocents, service_ms=150):
-        poisoned = await ask(stack.clients, "one", {"text": "poison", "fail": "exit"}, "poison")
+        poisoned = await ask(stack.clients, "one", {"text": death, "fail": death}, death)
     assert poisoned.end is not None
     error = poisoned.end["error"]
     assert (poisoned.end["status"], error["code"]) == ("failed", "poison")
