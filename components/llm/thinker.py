@@ -57,10 +57,7 @@ class ThinkerEngine:
             await self._batch.close()
 
     def stats(self) -> dict[str, float]:
-        batch = self._batch
-        if batch is None:
-            return {"batch": 0.0, "longest_step_s": 0.0}
-        return {"batch": float(batch.last), "longest_step_s": batch.longest}
+        return self._batch.stats() if self._batch is not None else {"batch": 0.0, "longest_step_s": 0.0}
 
     async def run(self, call: Call) -> dict[str, Any]:
         assert self._batch is not None
@@ -82,7 +79,7 @@ class ThinkerEngine:
             if voice is not None:
                 begin = self._model.embeddings((voice.bos_token,))
                 await stack.enter_async_context(ReplyRows(call, generation, begin, self._end))
-            tokens = await stack.enter_async_context(aclosing(self._batch.generate(generation)))
+            tokens = await stack.enter_async_context(aclosing(self._batch.results(generation)))
             call.tokens_out = await say(call, self._chat, ask, tokens)
         return {"tokens": call.tokens_out}
 

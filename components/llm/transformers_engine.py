@@ -63,10 +63,7 @@ class TransformersEngine:
             await self._batch.close()
 
     def stats(self) -> dict[str, float]:
-        batch = self._batch
-        if batch is None:
-            return {"batch": 0.0, "longest_step_s": 0.0, "steps": 0.0}
-        return {"batch": float(batch.last), "longest_step_s": batch.longest, "steps": float(batch.steps)}
+        return self._batch.stats() if self._batch is not None else {"batch": 0.0, "longest_step_s": 0.0}
 
     async def run(self, call: Call) -> dict[str, Any]:
         ask = checked(call.inputs)
@@ -90,7 +87,7 @@ class TransformersEngine:
             grammar=grammar,
         )
         assert self._batch is not None
-        async with aclosing(self._batch.generate(generation)) as tokens:
+        async with aclosing(self._batch.results(generation)) as tokens:
             call.tokens_out = await say(call, self._chat, ask, tokens)
         if grammar is not None:
             grammar.check()
