@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -11,24 +12,29 @@ from cornstalk.errors import SetupError
 FAMILIES: Final = {
     "StableDiffusionPipeline": "Stable Diffusion 1.x and 2.x",
     "QwenImagePipeline": "Qwen-Image",
+    "WanPipeline": "Wan 2.1",
 }
 """Pipelines of diffusers whose parts run apart, with the names that people know them by."""
 T = TypeVar("T")
 
 
 class DiffusersFolder:
-    """Raises SetupError unless it holds a model of a known family. Parts are loaded one by one."""
+    """Raises SetupError unless it holds a model of one of the `known` families. Parts are loaded one by one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, known: Mapping[str, str] = FAMILIES) -> None:
         self.path = path
         try:
             self._index: dict[str, Any] = json.loads((path / "model_index.json").read_bytes())
             self.family: str = self._index["_class_name"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SetupError(f"{path}/model_index.json cannot be read: {error}") from error
-        if self.family not in FAMILIES:
-            known = ", ".join(f"{name} ({pipeline})" for pipeline, name in FAMILIES.items())
-            raise SetupError(f"{path} holds a {self.family}; images are made by {known}")
+        if self.family not in known:
+            names = ", ".join(f"{name} ({pipeline})" for pipeline, name in known.items())
+            raise SetupError(f"{path} holds a {self.family}; known here are {names}")
+
+    def setting(self, name: str) -> Any:
+        """One of the whole pipeline; None if model_index.json says nothing of it."""
+        return self._index.get(name)
 
     def part(self, name: str, kind: Any, **options: Any) -> Any:
         """The model in one of the folders, a `kind` of diffusers or transformers, without its gradients.

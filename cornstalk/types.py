@@ -72,6 +72,8 @@ class Media:
 
 Image = Annotated[bytes, Media("image/png")]
 """A picture."""
+Video = Annotated[bytes, Media("video/mp4")]
+"""Plays while it arrives."""
 
 
 class _Opaque:
@@ -227,6 +229,7 @@ __all__ = [
     "Tensor",
     "Tensors",
     "Upload",
+    "Video",
     "field_type",
     "is_stream",
     "make_port",

@@ -4,9 +4,10 @@
     cornstalk invoke image_generation "A lighthouse in a storm" --json > lighthouse.json
     cornstalk invoke image_generation "A lighthouse" --set seed=7 --set width=512 --set height=512 --json > small.json
 
-The image is a PNG (base64 in JSON), `progress` says which step is done, with small previews if `previews` asks for them;
-`seed` is the number by which the same request makes the same image again. The prompt is read by workers of its own, so that
-they and the generators can be as many as each needs. Requests join and leave the batch of a generator between its steps.
+The image is a PNG (base64 in JSON), `progress` says which step is done, with small previews if `previews` asks for
+them; `seed` is the number by which the same request makes the same image again. The prompt is read by workers of its
+own, so that they and the generators can be as many as each needs. Requests join and leave the batch of a generator
+between its steps.
 
 MODEL is a folder as diffusers saves it, or a name in the Hugging Face cache of the machines of the workers; docs/models
 says which families there are, and what they take of memory.

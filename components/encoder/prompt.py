@@ -1,4 +1,4 @@
-"""The text encoders of image generators: a prompt in, its embeddings out."""
+"""The text encoders of image and video generators: a prompt in, its embeddings out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any, Final
 from components import models
 from components.diffusers_folder import DiffusersFolder
 from components.engine import Call
+from components.fingerprint import fingerprint
 from components.halves import config_of, device_of, dtype_of, words
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.painting import PromptEncoder
 
-QWEN_ROWS: Final = 512
-"""What Qwen-Image reads of a prompt."""
+ROWS: Final = 512
+"""What Qwen-Image and Wan read of a prompt."""
 
 Encode = Callable[[str], Any]
 """A prompt -> tensor [rows, size] on the CPU. Raises EngineError prompt_too_long."""
@@ -29,6 +30,7 @@ class PromptEngine:
     """
 
     slots = 8
+    identity = ""
 
     def __init__(self, task: UnitTask) -> None:
         assert isinstance(task, PromptEncoder)
@@ -48,6 +50,7 @@ class PromptEngine:
 
         torch.set_num_threads(1)
         folder = DiffusersFolder(models.diffusion_model(self._task.model))
+        self.identity = fingerprint([folder.path / "text_encoder", folder.path / "tokenizer"])
         device = device_of(self._task.device)
         self._encode = _ENCODERS[folder.family](folder, dtype_of(self._task.dtype, device), device)
 
@@ -114,8 +117,34 @@ def _qwen(folder: DiffusersFolder, dtype: Any, device: str) -> Encode:
     def encode(prompt: str) -> Any:
         text = pipeline.prompt_template_encode.format(prompt)
         read = len(pipeline.tokenizer(text).input_ids) - pipeline.prompt_template_encode_start_idx
-        _fits(read, QWEN_ROWS)
-        return pipeline.encode_prompt(prompt, device, max_sequence_length=QWEN_ROWS)[0][0]
+        _fits(read, ROWS)
+        return pipeline.encode_prompt(prompt, device, max_sequence_length=ROWS)[0][0]
+
+    return encode
+
+
+def _umt5(folder: DiffusersFolder, dtype: Any, device: str) -> Encode:
+    """float [n, size], n up to 512: a row for each token."""
+    from diffusers import WanPipeline
+    from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+    from transformers import AutoTokenizer, UMT5EncoderModel
+
+    tokenizer = folder.tokenizer(AutoTokenizer)
+    pipeline = WanPipeline(
+        tokenizer=tokenizer,
+        text_encoder=folder.part("text_encoder", UMT5EncoderModel, dtype=dtype).to(device),
+        vae=None,
+        scheduler=None,
+        transformer=None,
+    )
+
+    def encode(prompt: str) -> Any:
+        read = len(tokenizer(prompt_clean(prompt)).input_ids)
+        _fits(read, ROWS)
+        whole, _ = pipeline.encode_prompt(
+            prompt, do_classifier_free_guidance=False, max_sequence_length=ROWS, device=device
+        )
+        return whole[0, :read]  # the rest is zero
 
     return encode
 
@@ -125,4 +154,4 @@ def _fits(tokens: int, most: int) -> None:
         raise EngineError(f"the prompt has {tokens} tokens; the model reads {most}", "prompt_too_long")
 
 
-_ENCODERS: Final = {"StableDiffusionPipeline": _clip, "QwenImagePipeline": _qwen}
+_ENCODERS: Final = {"StableDiffusionPipeline": _clip, "QwenImagePipeline": _qwen, "WanPipeline": _umt5}

@@ -20,7 +20,7 @@ ROOM: Final = 8 << 20
 
 @dataclass(frozen=True)
 class Ask:
-    """One image. Texts are tensors [rows, size] on the device of the model."""
+    """One image, or a video of several frames. Texts are tensors [rows, size] on the device of the model."""
 
     prompt: Any
     negative: Any
@@ -31,18 +31,19 @@ class Ask:
     guidance: float
     seed: int
     previews: int
+    frames: int
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A step of a drawing is done. The picture (PIL, RGB) of the last one is the image, others are previews."""
+    """A step of a drawing is done. What is shown with the last one is what was asked for, the rest are previews."""
 
     step: int
     picture: Any = None
 
 
 class Drawing(Member[Drawn]):
-    """An image on its way out of noise, with a scheduler and a generator of random numbers of its own."""
+    """An image or a video on its way out of noise, with a scheduler and a generator of random numbers of its own."""
 
     def __init__(
         self, ask: Ask, latents: Any, scheduler: Any, random: Any, texts: Hashable, check: Callable[[], None]
@@ -50,10 +51,11 @@ class Drawing(Member[Drawn]):
         """`texts`: what must be equal for two to go through the model together, beside the size."""
         super().__init__(check)
         self.ask, self.latents, self.scheduler, self.random = ask, latents, scheduler, random
-        self.shape = (ask.width, ask.height, texts)
+        self.shape = (ask.width, ask.height, ask.frames, texts)
         self.times: list[Any] = list(scheduler.timesteps)
         self.step = 0  # steps done
         self.showing: Any = None  # latents that are to be decoded
+        self.memory: Any = None  # of a VAE that decodes in parts
         self.previewed = {round((i + 1) * self.of / (ask.previews + 1)) for i in range(ask.previews)}
 
     @property
@@ -100,8 +102,8 @@ class Diffusion(ABC):
         """What the denoiser finds in each of them, guided. All are of one shape."""
 
     @abstractmethod
-    def picture(self, drawing: Drawing, latents: Any) -> Any:
-        """PIL, RGB."""
+    def picture(self, drawing: Drawing, latents: Any) -> tuple[Any, Any]:
+        """An image (PIL, RGB), or some frames (uint8 [n, height, width, 3]); and the latents of those that follow."""
 
     def advance(self, drawing: Drawing, noise: Any) -> Any:
         """One step of its scheduler; what the image would be if no noise were left, as far as that can be told."""
@@ -132,7 +134,7 @@ class Drawings(ContinuousBatch[Drawing, Drawn]):
     def stage(self, member: Drawing) -> Stage[Drawing, Drawn]:
         if member.showing is not None:
             return self._showing
-        most = max(1, ROOM // (member.ask.width * member.ask.height))
+        most = max(1, ROOM // (member.ask.width * member.ask.height * member.ask.frames))
         return Stage(self._denoise, min(MOST, most), member.shape)
 
     def _denoise(self, drawings: list[Drawing]) -> list[list[Drawn]]:
@@ -152,6 +154,5 @@ class Drawings(ContinuousBatch[Drawing, Drawn]):
 
         (drawing,) = drawings
         with torch.inference_mode():
-            picture = self._model.picture(drawing, drawing.showing)
-        drawing.showing = None
+            picture, drawing.showing = self._model.picture(drawing, drawing.showing)
         return [[Drawn(drawing.step, picture)]]

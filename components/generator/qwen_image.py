@@ -76,7 +76,7 @@ class QwenImage(Diffusion):
         super().advance(drawing, noise)
         return clear
 
-    def picture(self, drawing: Drawing, latents: Any) -> Any:
+    def picture(self, drawing: Drawing, latents: Any) -> tuple[Any, Any]:
         import torch
 
         pipeline, vae = self._pipeline, self._pipeline.vae
@@ -87,7 +87,7 @@ class QwenImage(Diffusion):
         )
         latents = latents / (1.0 / deviation).to(latents) + mean.to(latents)
         image = vae.decode(latents, return_dict=False)[0][:, :, 0]
-        return pipeline.image_processor.postprocess(image, output_type="pil")[0]
+        return pipeline.image_processor.postprocess(image, output_type="pil")[0], None
 
     def _look(self, drawings: Sequence[Drawing], texts: Sequence[Any]) -> Sequence[Any]:
         import torch

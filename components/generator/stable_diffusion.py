@@ -65,7 +65,7 @@ class StableDiffusion(Diffusion):
             for d, noise in zip(drawings, seen, strict=True)
         ]
 
-    def picture(self, drawing: Drawing, latents: Any) -> Any:
+    def picture(self, drawing: Drawing, latents: Any) -> tuple[Any, Any]:
         vae = self._pipeline.vae
         image = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]
-        return self._pipeline.image_processor.postprocess(image, output_type="pil")[0]
+        return self._pipeline.image_processor.postprocess(image, output_type="pil")[0], None

@@ -1,4 +1,4 @@
-"""Continuous batching: sequences join and leave between the steps of one thread, and each step advances all of them."""
+"""Sequences of a language model in a continuous batch: prompts are read in parts, all answers are written together."""
 
 from __future__ import annotations
 

@@ -36,9 +36,10 @@ class Progress(BaseModel):
 
 
 class PromptEncoder(UnitTask):
-    """The text encoder of an image generator."""
+    """The text encoder of an image or video generator. Equal prompts, as negative ones often are, are read once."""
 
     kind: ClassVar[str] = "encoder"
+    cached: ClassVar[bool] = True
     model: str
     dtype: Precision = "auto"
     device: Device = "auto"

@@ -25,6 +25,7 @@ from cornstalk.tasks import (
     TextToSpeech,
     Thinker,
     Transcriber,
+    VideoGenerator,
     Vocoder,
 )
 from cornstalk.testing import Engines, Run, assert_runs_side_by_side, assert_uses, check, run_recorded, upload
@@ -208,6 +209,21 @@ def test_image_generation(load: Load, guidance: float | None, read: list[str]) -
     assert len(run.graph.of(PromptEncoder)) == len(read)
     drawn = checked(load("image_generation"), {"prompt": "a cat"}, engines)
     assert str(drawn.response.seed).encode() in drawn.response.image
+
+
+# ------------------------------------------------------------ video_generation
+
+
+def test_video_generation(load: Load) -> None:
+    def film(prompt: Any, negative: Any, seed: int, rate: int, **_: Any) -> dict[str, Any]:
+        told = [{"step": 1, "of": 1, "preview": b""}]
+        return {"video": f"{prompt} {negative} {seed} {rate}".encode(), "progress": told}
+
+    engines: Engines = {PromptEncoder: lambda prompt: {"embeddings": prompt}, VideoGenerator: film}
+    run = checked(load("video_generation"), {"prompt": "a cat", "negative_prompt": "dogs", "rate": 8}, engines)
+    assert run.response.video == f"a cat dogs {run.response.seed} 8".encode()
+    run = checked(load("video_generation"), {"prompt": "a cat", "guidance": 1.0, "seed": 3}, engines)
+    assert run.response.video == b"a cat None 3 16"
 
 
 # ------------------------------------------------------------ omni

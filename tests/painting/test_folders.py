@@ -66,7 +66,7 @@ async def test_broken_and_missing_weights(kind: type[UnitTask], copy: Path) -> N
 @pytest.mark.parametrize("kind", KINDS)
 async def test_another_family(kind: type[UnitTask], tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
-    with pytest.raises(SetupError, match=r"holds a FluxPipeline; images are made by Stable Diffusion .* Qwen-Image"):
+    with pytest.raises(SetupError, match=r"holds a FluxPipeline; known here are Stable Diffusion .* Qwen-Image"):
         await engine(kind, tmp_path).start()
     (tmp_path / "model_index.json").write_text("{")
     with pytest.raises(SetupError, match=r"model_index.json cannot be read"):

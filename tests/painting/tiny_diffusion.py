@@ -110,6 +110,44 @@ def tiny_qwen_image(folder: Path) -> Path:
     return folder
 
 
+def tiny_wan(folder: Path) -> Path:
+    """Float32, 2 MB; text to video."""
+    import diffusers
+    import torch
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    torch.manual_seed(0)
+    transformer = diffusers.WanTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=12,
+        in_channels=16,
+        out_channels=16,
+        text_dim=_TEXT,
+        freq_dim=32,
+        ffn_dim=48,
+        num_layers=2,
+        rope_max_seq_len=32,
+    )
+    vae = diffusers.AutoencoderKLWan(
+        base_dim=8, z_dim=16, dim_mult=[1, 1, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True]
+    )
+    text = UMT5Config(
+        vocab_size=520, d_model=_TEXT, d_kv=16, d_ff=96, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
+    )
+    encoder = UMT5EncoderModel(text)
+    for part in (transformer, vae):
+        _widen(part)
+    flow = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
+    diffusers.WanPipeline(
+        tokenizer=_clip_tokenizer(),
+        text_encoder=encoder,
+        vae=vae,
+        scheduler=diffusers.UniPCMultistepScheduler(**flow),
+        transformer=transformer,
+    ).save_pretrained(folder)
+    return folder
+
+
 TINY: Final[dict[str, Callable[[Path], Path]]] = {
     "stable_diffusion": tiny_stable_diffusion,
     "qwen_image": tiny_qwen_image,
