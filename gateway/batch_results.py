@@ -32,6 +32,8 @@ PART: Final = 512 * 1024
 LIMIT: Final = 32 * PART
 """Bytes of a response."""
 
+_SUMMED: Final = tuple(name for name in Usage.__struct_fields__ if name != "cached")
+
 
 class Results:
     """Any gateway may store any result: the first one counts, and it is made of what is stored."""
@@ -114,9 +116,9 @@ class Results:
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """What was consumed in all."""
+    """What was consumed in all. That some of it was `cached` is no sum."""
     sums: dict[str, Any] = {}
     for usage in usages:
-        for name in usage.__struct_fields__:
+        for name in _SUMMED:
             sums[name] = sums.get(name, 0) + getattr(usage, name)
     return Usage(**sums)
