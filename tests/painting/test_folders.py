@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from cornstalk.errors import SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.painting import ImageGenerator, PromptEncoder
 from tests.painting.conftest import Family
+from tests.stack import ROOT
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio]
 
@@ -88,6 +92,15 @@ async def test_no_tokenizer_no_scheduler_or_an_unknown_one(copy: Path) -> None:
     shutil.rmtree(copy / "scheduler")
     with pytest.raises(SetupError, match="scheduler is missing or broken"):
         await engine(ImageGenerator, copy).start()
+
+
+async def test_only_who_starts_such_an_engine_imports_diffusers() -> None:
+    modules = "registry", "llm.engines", "encoder.prompt", "encoder.vision", "generator.image", "generator.video"
+    names = ", ".join(f"components.{module}" for module in modules)
+    code = f"import sys, cornstalk.tasks, {names}; print({{'diffusers', 'torch'}} & set(sys.modules))"
+    run = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=subprocess.PIPE)
+    out, _ = await asyncio.wait_for(run.communicate(), 60)
+    assert out.strip() == b"set()"
 
 
 async def test_a_distilled_model_is_not_taken_for_another_one(family: Family, copy: Path) -> None:
