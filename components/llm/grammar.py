@@ -51,14 +51,15 @@ class Grammars:
         from llguidance import LLMatcher
 
         text = checked_schema(schema)
-        return Grammar(LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(text), log_level=0))
+        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(text), log_level=0)
+        return Grammar(matcher, self._tokenizer.vocab_size)
 
 
 class Grammar:
     """Of one answer, as far as it has been looked at."""
 
-    def __init__(self, matcher: Any) -> None:
-        self._matcher, self._seen = matcher, 0
+    def __init__(self, matcher: Any, size: int) -> None:
+        self._matcher, self._size, self._seen = matcher, size, 0
 
     def allow(self, logits: Any, tokens: Sequence[int]) -> Any:
         """Logits [vocabulary] in which what cannot come after `tokens` is impossible: after the last one all but the
@@ -71,7 +72,7 @@ class Grammar:
         for token in tokens[self._seen :]:
             self._matcher.consume_token(token)
         self._seen = len(tokens)
-        bits = allocate_token_bitmask(1, logits.shape[0])
+        bits = allocate_token_bitmask(1, self._size)  # a tokenizer may know more tokens than the model
         fill_next_token_bitmask(self._matcher, bits)
         allowed = np.unpackbits(bits.view(np.uint8)[0], bitorder="little")[: logits.shape[0]]
         return logits.masked_fill(torch.from_numpy(allowed == 0), float("-inf"))
