@@ -123,6 +123,27 @@ class Diffusion(ABC):
         return own
 
 
+def asked_twice(
+    drawings: Sequence[Drawing], look: Callable[[Sequence[Drawing], list[Any]], Sequence[Any]]
+) -> list[tuple[Drawing, Any, Any]]:
+    """What `look` finds in each with its prompt, and with what it is to avoid: None where there is nothing."""
+    against = [drawing for drawing in drawings if drawing.ask.negative is not None]
+    seen = look(drawings, [drawing.ask.prompt for drawing in drawings])
+    free = iter(look(against, [drawing.ask.negative for drawing in against]) if against else ())
+    return [(d, noise, None if d.ask.negative is None else next(free)) for d, noise in zip(drawings, seen, strict=True)]
+
+
+def unscaled(latents: Any, vae: Any) -> Any:
+    """Latents [1, channels, frames, height, width] as a VAE with a mean and a deviation for each channel takes them."""
+    import torch
+
+    mean, deviation = (
+        torch.tensor(values).view(1, vae.config.z_dim, 1, 1, 1).to(latents.device, vae.dtype)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    return latents.to(vae.dtype) / (1.0 / deviation) + mean
+
+
 class Drawings(ContinuousBatch[Drawing, Drawn]):
     """Steps of the denoiser with all images of one size, and between them the decoding of one at a time."""
 

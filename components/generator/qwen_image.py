@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from components.diffusers_folder import DiffusersFolder
-from components.generator.diffusion import Ask, Diffusion, Drawing
+from components.generator.diffusion import Ask, Diffusion, Drawing, asked_twice, unscaled
 from cornstalk.errors import SetupError
 
 
@@ -63,12 +63,9 @@ class QwenImage(Diffusion):
         return Drawing(ask, latents, scheduler, random, None, check)
 
     def noise(self, drawings: Sequence[Drawing]) -> list[Any]:
-        guided = [drawing for drawing in drawings if drawing.ask.negative is not None]
-        seen = self._look(drawings, [drawing.ask.prompt for drawing in drawings])
-        free = iter(self._look(guided, [drawing.ask.negative for drawing in guided]))
         return [
-            noise if d.ask.negative is None else _guided(noise, next(free), d.ask.guidance)
-            for d, noise in zip(drawings, seen, strict=True)
+            noise if free is None else _guided(noise, free, d.ask.guidance)
+            for d, noise, free in asked_twice(drawings, self._look)
         ]
 
     def advance(self, drawing: Drawing, noise: Any) -> Any:
@@ -77,24 +74,15 @@ class QwenImage(Diffusion):
         return clear
 
     def picture(self, drawing: Drawing, latents: Any) -> tuple[Any, Any]:
-        import torch
-
         pipeline, vae = self._pipeline, self._pipeline.vae
-        latents = pipeline._unpack_latents(latents, drawing.ask.height, drawing.ask.width, self._scale).to(vae.dtype)
-        mean, deviation = (
-            torch.tensor(values).view(1, vae.config.z_dim, 1, 1, 1)
-            for values in (vae.config.latents_mean, vae.config.latents_std)
-        )
-        latents = latents / (1.0 / deviation).to(latents) + mean.to(latents)
-        image = vae.decode(latents, return_dict=False)[0][:, :, 0]
+        latents = pipeline._unpack_latents(latents, drawing.ask.height, drawing.ask.width, self._scale)
+        image = vae.decode(unscaled(latents, vae), return_dict=False)[0][:, :, 0]
         return pipeline.image_processor.postprocess(image, output_type="pil")[0], None
 
     def _look(self, drawings: Sequence[Drawing], texts: Sequence[Any]) -> Sequence[Any]:
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
-        if not drawings:
-            return ()
         ask = drawings[0].ask
         rows = [[(1, ask.height // self._scale // 2, ask.width // self._scale // 2)]] * len(drawings)
         lengths = torch.tensor([len(text) for text in texts])

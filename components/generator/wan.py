@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from components.diffusers_folder import DiffusersFolder
-from components.generator.diffusion import Ask, Diffusion, Drawing
+from components.generator.diffusion import Ask, Diffusion, Drawing, asked_twice, unscaled
 from cornstalk.errors import EngineError, SetupError
 
 ROWS: Final = 512
@@ -54,26 +54,16 @@ class Wan(Diffusion):
         return Drawing(ask, latents, scheduler, random, None, check)
 
     def noise(self, drawings: Sequence[Drawing]) -> list[Any]:
-        guided = [drawing for drawing in drawings if drawing.ask.negative is not None]
-        seen = self._look(drawings, [drawing.ask.prompt for drawing in drawings])
-        free = iter(self._look(guided, [drawing.ask.negative for drawing in guided]))
         return [
-            noise if d.ask.negative is None else (without := next(free)) + d.ask.guidance * (noise - without)
-            for d, noise in zip(drawings, seen, strict=True)
+            noise if free is None else free + d.ask.guidance * (noise - free)
+            for d, noise, free in asked_twice(drawings, self._look)
         ]
 
     def picture(self, drawing: Drawing, latents: Any) -> tuple[Any, Any]:
         """uint8 [1 or 4, height, width, 3]: the frames of one of the latents."""
-        import torch
-
         vae, memory = self._pipeline.vae, drawing.memory
         if memory is None:
-            mean, deviation = (
-                torch.tensor(values).view(1, vae.config.z_dim, 1, 1, 1)
-                for values in (vae.config.latents_mean, vae.config.latents_std)
-            )
-            latents = latents.to(vae.dtype) / (1.0 / deviation).to(latents) + mean.to(latents)
-            latents = vae.post_quant_conv(latents)
+            latents = vae.post_quant_conv(unscaled(latents, vae))
             memory = drawing.memory = [None] * self._memories
             made = vae.decoder(latents[:, :, :1], feat_cache=memory, feat_idx=[0], first_chunk=True)
         else:
@@ -85,8 +75,6 @@ class Wan(Diffusion):
     def _look(self, drawings: Sequence[Drawing], texts: Sequence[Any]) -> Sequence[Any]:
         import torch
 
-        if not drawings:
-            return ()
         rows = [torch.cat([text, text.new_zeros(ROWS - len(text), text.shape[1])]) for text in texts]
         found = self._transformer(
             hidden_states=torch.cat([drawing.latents for drawing in drawings]).to(self.dtype),
