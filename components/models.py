@@ -65,6 +65,13 @@ def multimodal_model(model: str) -> Path:
     return _folder(model, "multimodal model", "they are")
 
 
+def embedding_model(model: str) -> Path:
+    """Folder of a model that makes vectors of texts, as sentence-transformers saves it, named as for `language_model`;
+    none comes with Cornstalk. Raises SetupError.
+    """
+    return _folder(model, "text encoder", "they are", ("sentence-transformers", "modules.json"))
+
+
 def diffusion_model(model: str) -> Path:
     """Folder of a model as diffusers saves it, named as for `language_model`; none comes with Cornstalk. Raises
     SetupError.

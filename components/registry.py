@@ -22,6 +22,7 @@ BUILT_IN: Final = {
     "cornstalk.tasks.null:NullStream": "components.null:NullEngine",
     "cornstalk.tasks.null:NullTensors": "components.null:NullEngine",
     "cornstalk.tasks.filming:VideoGenerator": "components.generator.video:VideoEngine",
+    "cornstalk.tasks.embedding:TextEncoder": "components.encoder.text:TextEncoderEngine",
     "cornstalk.tasks.hearing:AudioEncoder": "components.encoder.whisper:WhisperEncoder",
     "cornstalk.tasks.hearing:Transcriber": "components.llm.whisper_decoder:WhisperDecoder",
     "cornstalk.tasks.llm:LLM": "components.llm.engines:language_engine",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, model_validator
 
 from cornstalk import App, CompositeTask, Stream
 from cornstalk.media import AudioUpload, ImageUpload, VideoUpload
-from cornstalk.tasks import LLM, Ear, ReadText, TextToSpeech, Watcher
+from cornstalk.tasks import LLM, ReadText, SpeechToText, TextToSpeech, Watcher
 from cornstalk.types import Audio
 
 
@@ -43,7 +43,7 @@ class Answer(BaseModel):
 
 
 class SpokenAnswer(CompositeTask):
-    ear = Ear()
+    ear = SpeechToText()
     eye = ReadText()
     watcher = Watcher()
     mind = LLM()

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from cornstalk import App, CompositeTask
 from cornstalk.media import AudioUpload
-from cornstalk.tasks import Ear
+from cornstalk.tasks import SpeechToText
 
 
 class Recording(BaseModel):
@@ -20,7 +20,7 @@ class Transcript(BaseModel):
 
 
 class Transcribe(CompositeTask):
-    ear = Ear()
+    ear = SpeechToText()
 
     def invoke(self, recording: Recording) -> Transcript:
         return Transcript(text=self.ear(recording.audio))

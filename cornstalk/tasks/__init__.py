@@ -1,7 +1,8 @@
 """Tasks with built-in engines."""
 
+from cornstalk.tasks.embedding import Embedding, TextEncoder, Texts
 from cornstalk.tasks.filming import VideoGeneration, VideoGenerator, VideoRequest
-from cornstalk.tasks.hearing import AudioEncoder, Ear, Transcriber
+from cornstalk.tasks.hearing import AudioEncoder, SpeechToText, Transcriber
 from cornstalk.tasks.llm import LLM, Likely, Logprob, Sampling
 from cornstalk.tasks.omni import Omni, OmniEar, Talker, Thinker, Vocoder
 from cornstalk.tasks.painting import ImageGeneration, ImageGenerator, ImageRequest, PromptEncoder
@@ -13,7 +14,7 @@ __all__ = [
     "LLM",
     "AudioEncoder",
     "CountPages",
-    "Ear",
+    "Embedding",
     "ImageEncoder",
     "ImageGeneration",
     "ImageGenerator",
@@ -29,8 +30,11 @@ __all__ = [
     "Sampling",
     "Shown",
     "Sight",
+    "SpeechToText",
     "Talker",
+    "TextEncoder",
     "TextToSpeech",
+    "Texts",
     "Thinker",
     "Transcriber",
     "VideoGeneration",

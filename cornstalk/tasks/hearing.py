@@ -38,7 +38,7 @@ class Transcriber(UnitTask):
         raise NotImplementedError
 
 
-class Ear(CompositeTask):
+class SpeechToText(CompositeTask):
     """Audio in, text out."""
 
     encoder = AudioEncoder()
