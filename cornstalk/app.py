@@ -137,7 +137,7 @@ def load_app(source: str, name_hint: str = "app") -> App:
     version = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
     stem = name_hint.rpartition("/")[2].removesuffix(".py") or "app"
     filename = f"{APP_FILE}{version}>/{stem}.py"
-    module = types.ModuleType(f"cornstalk_app_{version}")
+    module = types.ModuleType(_module(version))
     module.__file__ = filename
     sys.modules[module.__name__] = module  # types in annotations are looked up there
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
@@ -157,6 +157,18 @@ def load_app(source: str, name_hint: str = "app") -> App:
         raise AppError(f"{where}: {_what(error)}", line) from error
     app.version, app.warnings = version, warnings
     return app
+
+
+def unload_app(app: App) -> None:
+    """Lets go of what `load_app` keeps of an app. Requests under way go on: their functions hold what they use."""
+    module = sys.modules.get(_module(app.version))
+    if module is not None and getattr(module, "app", None) is app:  # else its source was loaded again
+        del sys.modules[module.__name__]
+        linecache.cache.pop(str(module.__file__), None)
+
+
+def _module(version: str) -> str:
+    return f"cornstalk_app_{version}"
 
 
 def _warnings(source: str, stem: str) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from pydantic.errors import PydanticUserError
 from broker.connection import Broker
 from broker.registry import Registry
 from broker.subjects import APPS, COMPONENTS, token
-from cornstalk.app import App, load_app
+from cornstalk.app import App, load_app, unload_app
 from cornstalk.errors import AppError, Quarantined, Refused, TooLarge, UnknownApp
 from cornstalk.messages import decode, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
@@ -127,7 +127,7 @@ class Apps:
     def _keep(self, app: App) -> None:
         self._loaded[app.name, app.version] = app
         if len(self._loaded) > LOADED:
-            self._loaded.popitem(last=False)
+            unload_app(self._loaded.popitem(last=False)[1])
 
 
 def _allowed(record: AppRecord) -> AppRecord:

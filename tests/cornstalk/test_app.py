@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import linecache
 import re
+import sys
 import traceback
+import weakref
 from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel
 
 from cornstalk import App, CompositeTask, Stream, Upload
-from cornstalk.app import load_app
+from cornstalk.app import load_app, unload_app
 from cornstalk.blame import failure
 from cornstalk.errors import AppError, BadInput, TaskError
 from cornstalk.messages import Error
@@ -232,3 +236,23 @@ def test_equal_unit_tasks_of_two_apps_are_one_component() -> None:
         echo = Echo()
 
     assert App("ask", Ask()).components().keys() < App("both", Both()).components().keys()
+
+
+def test_an_app_that_is_unloaded_leaves_nothing_and_goes_on() -> None:
+    before = set(sys.modules), set(linecache.cache)
+    app = load_app(SOURCE + "# unloaded")
+    assert Pass([], {}).run(app.task, app.request({"prompt": "x"})).error is None
+    unload_app(app)
+    assert (set(sys.modules), set(linecache.cache)) == before
+    assert Pass([], {}).run(app.task, app.request({"prompt": "x"})).error is None
+    gone = weakref.ref(app)
+    del app
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_app_that_was_loaded_again_is_not_unloaded_with_its_older_self() -> None:
+    older, newer = load_app(SOURCE), load_app(SOURCE)
+    unload_app(older)
+    assert sys.modules[type(newer.task).__module__].app is newer  # type: ignore[attr-defined]
+    unload_app(newer)
