@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Coroutine
 from functools import lru_cache
 from typing import Any, Final, Self
 
@@ -155,7 +156,7 @@ class RequestChunks:
     """
 
     def __init__(self, broker: Broker, request: str, after: int = 0) -> None:
-        self._tail = Tail(broker, CHUNKS, subjects.chunks_of(request), after)
+        self._tail = Tail(broker, CHUNKS, subjects.chunks_of(request), after, _stored_chunk)
 
     def finish(self) -> None:
         """No more chunks will be stored: the iteration ends after what is stored by now."""
@@ -179,10 +180,9 @@ class RequestChunks:
             raise StopAsyncIteration
         return stored
 
-    async def next(self, patience: float = math.inf) -> StoredChunk | None:
+    def next(self, patience: float = math.inf) -> Coroutine[Any, Any, StoredChunk | None]:
         """The next chunk, None after the last. Raises TimeoutError when none came for about `patience` seconds."""
-        entry = await self._tail.next(patience)
-        return None if entry is None else _stored_chunk(entry)
+        return self._tail.next(patience)
 
 
 class ChunkReader:
@@ -192,7 +192,7 @@ class ChunkReader:
     """
 
     def __init__(self, broker: Broker, subject: str, *, after: int = 0) -> None:
-        self._tail = Tail(broker, CHUNKS, subject, after)
+        self._tail = Tail(broker, CHUNKS, subject, after, _stored_chunk)
         self._resumed = after > 0
         self._seen: int | None = None  # payloads up to and with the newest one handed out
         self._total: int | None = None
@@ -222,12 +222,11 @@ class ChunkReader:
     async def __anext__(self) -> StoredChunk:
         if self._total is not None and (self._seen or 0) >= self._total:
             raise StopAsyncIteration
-        entry = await self._tail.next()
-        if entry is None:
+        found = await self._tail.next()
+        if found is None:
             if self._is_short():
                 raise RequestEnded("chunks of this output were purged or have expired")
             raise StopAsyncIteration
-        found = _stored_chunk(entry)
         if not found.chunk.takeover:
             self._seen = found.chunk.n + 1
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -40,18 +40,36 @@ class Entry(Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-class Tail:
+def as_it_is(entry: Entry) -> Entry:
+    """What a tail makes of an entry for those who want no more."""
+    return entry
+
+
+T = TypeVar("T")
+
+
+class Tail(Generic[T]):
     """One reader. Live messages are used as they come; gaps, outages and overflow are filled by reading.
 
     Survives restarts of the server. `next` may be cancelled: nothing is lost by it.
     """
 
-    def __init__(self, broker: Broker, stream: str, filter_subject: str, after: int, *, headers: bool = False) -> None:
-        """`headers`: whether entries have them. Who does not need them saves the time to take them apart."""
+    def __init__(
+        self,
+        broker: Broker,
+        stream: str,
+        filter_subject: str,
+        after: int,
+        made: Callable[[Entry], T],
+        *,
+        headers: bool = False,
+    ) -> None:
+        """`made`: what is handed out, of each entry. `headers`: whether entries have them; without, time is saved."""
         self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._stream = stream
         self._filter = filter_subject
+        self._made = made
         self._headers = headers
         self._order: Reassembly[Entry] = Reassembly(after, LIMIT)
         self._kept_bytes = 0
@@ -63,7 +81,7 @@ class Tail:
         self._remove: Callable[[], None] | None = None
         self._look_again: asyncio.TimerHandle | None = None
 
-    async def next(self, patience: float = math.inf) -> Entry | None:
+    async def next(self, patience: float = math.inf) -> T | None:
         """The next stored message; None after `close`, or after `finish` once there is no more.
 
         Raises TimeoutError when none came for `patience` seconds and up to a look more; Disconnected.
@@ -74,7 +92,7 @@ class Tail:
         while not self.closed:
             if (entry := self._order.pop()) is not None:
                 self._kept_bytes = max(0, self._kept_bytes - len(entry.data))
-                return entry
+                return self._made(entry)
             self._kept_bytes = 0
             if self._order.missing:
                 await self._read()
@@ -83,7 +101,11 @@ class Tail:
             elif self._loop.time() > until:
                 raise TimeoutError
             else:
-                await self._await_news()
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
         return None
 
     def finish(self) -> None:
@@ -132,13 +154,6 @@ class Tail:
         """The newest sequence that a page must reach: in a cluster a replica that lags behind may answer."""
         newest = await last_stored(self._broker, self._stream, self._filter) if self._broker.clustered else None
         return newest.seq if newest is not None else 0
-
-    async def _await_news(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _hear(self, subject: str, data: bytes, block: bytes) -> None:
         self._heard = True

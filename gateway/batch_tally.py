@@ -13,7 +13,7 @@ import msgspec
 from broker.connection import Broker
 from broker.reads import Stored, pages
 from broker.subjects import BATCH, ROW_STATUS, ROW_USAGE, batch_results
-from broker.tail import Entry, Tail
+from broker.tail import Entry, Tail, as_it_is
 from cornstalk.messages import Usage
 from gateway.batch_results import total
 
@@ -44,7 +44,7 @@ class Tally:
         async for stored in pages(self._broker, BATCH, batch_results(self._job)):
             self._add(stored)
             after = stored.seq
-        self._tail = Tail(self._broker, BATCH, batch_results(self._job), after, headers=True)
+        self._tail = Tail(self._broker, BATCH, batch_results(self._job), after, as_it_is, headers=True)
         self.following = asyncio.create_task(self._follow())
         return self
 

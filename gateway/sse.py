@@ -38,8 +38,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         direct: Send = scope.get(_SEND, send)
 
-        async def say(event: Event) -> None:
-            await direct({"type": "http.response.body", "body": frame(event), "more_body": True})
+        def say(event: Event) -> Awaitable[None]:
+            return direct({"type": "http.response.body", "body": frame(event), "more_body": True})
 
         telling = asyncio.create_task(self._tell(say))  # of its own, with nothing beneath it to be woken first
         left = asyncio.create_task(_disconnected(receive))

@@ -111,9 +111,9 @@ async def _rows(broker: Broker, job: str) -> AsyncIterator[tuple[int, Stored]]:
 async def _as_they_come(broker: Broker, job: str) -> AsyncIterator[tuple[int, Stored]]:
     from broker.reads import stored_at
     from broker.subjects import BATCH, batch_results
-    from broker.tail import Tail
+    from broker.tail import Tail, as_it_is
 
-    tail = Tail(broker, BATCH, batch_results(job), 0)
+    tail = Tail(broker, BATCH, batch_results(job), 0, as_it_is)
     try:
         while (stored := await tail.next()) is not None:
             word = stored.subject.rpartition(".")[2]
