@@ -19,7 +19,7 @@ from tests.e2e.apps import APPS, one
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with up(tmp_path_factory.mktemp("batch"), APPS / "one.py", "--gateways", "2", "--workers", "1") as running:
+    with up(tmp_path_factory.mktemp("batch"), APPS / "one.py", "--gateways", "2") as running:
         yield running
 
 

@@ -27,8 +27,8 @@ from tests.cli.trees import pid_of, ready_workers, state_of, up
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Requests of `cornstalk invoke` are kept for their grace of 10 s, others for half a second."""
     store = tmp_path_factory.mktemp("inspect") / "store"
-    with up(store, "--workers", "1", APPS / "words.py", APPS / "files.py", grace=0.5):
-        wait_until(lambda: ready_workers(store) == {"Null": 1, "NullStream": 1}, within=30)
+    with up(store, APPS / "words.py", APPS / "files.py", grace=0.5):
+        wait_until(lambda: ready_workers(store) == {"Null": 2, "NullStream": 2}, within=30)
         yield store
 
 
