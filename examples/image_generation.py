@@ -1,10 +1,10 @@
 """Images out of text, with their progress while they are made.
 
     cornstalk deploy examples/image_generation.py
-    cornstalk invoke image_generation "A lighthouse in a storm" --json > lighthouse.json
-    cornstalk invoke image_generation "A lighthouse" --set seed=7 --set width=512 --set height=512 --json > small.json
+    cornstalk invoke image_generation "A lighthouse in a storm" --save lighthouse.png
+    cornstalk invoke image_generation "A lighthouse" --set seed=7 --set width=512 --set height=512 --save small.png
 
-The image is a PNG (base64 in JSON), `progress` says which step is done, with small previews if `previews` asks for
+The image is a PNG, `progress` says which step is done, with small previews if `previews` asks for
 them; `seed` is the number by which the same request makes the same image again. The prompt is read by workers of its
 own, so that they and the generators can be as many as each needs. Requests join and leave the batch of a generator
 between its steps.

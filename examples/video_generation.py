@@ -1,10 +1,10 @@
 """Videos out of text, which play while they are decoded.
 
     cornstalk deploy examples/video_generation.py
-    cornstalk invoke video_generation "A lighthouse in a storm" --json > lighthouse.json
-    cornstalk invoke video_generation "A lighthouse" --set frames=33 --set seed=7 --json > short.json
+    cornstalk invoke video_generation "A lighthouse in a storm" --save lighthouse.mp4
+    cornstalk invoke video_generation "A lighthouse" --set frames=33 --set seed=7 --save short.mp4
 
-The video is an MP4 (base64 in JSON) in pieces of 16 frames, `progress` says which step is done. The prompt is read by
+The video is an MP4 in pieces of 16 frames, `progress` says which step is done. The prompt is read by
 workers of its own.
 
 MODEL is a folder as diffusers saves it, or a name in the Hugging Face cache of the machines of the workers;

@@ -1,4 +1,4 @@
-"""`cornstalk invoke`: one request; text to standard output as it comes, sound to a file."""
+"""`cornstalk invoke`: one request; text to standard output as it comes, sound, images and videos to files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cornstalk.cli.console import note
 from cornstalk.cli.errors import USAGE, CliError
 from cornstalk.cli.fields import file_field, split_fields, split_files, text_field
 from cornstalk.cli.gateway import Gateway
-from cornstalk.cli.wav import WavWriter
+from cornstalk.cli.saved import Saved
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ async def invoke(gateway: Gateway, options: Options) -> None:
     """Asks, prints, saves. Ctrl-C cancels the request. Raises CliError."""
     async with gateway, AsyncExitStack() as stack:
         ask = await _ask(gateway, options)
-        answer, saved = Answer(), _Saved(options.save, stack)
+        answer, saved = Answer(), Saved(options.save, stack)
         printed = _Printed(live=options.streamed and not options.as_json)
         try:
             async for name, piece in stream(gateway, ask, answer):
                 if isinstance(piece, str):
                     printed.add(name, piece)
                 else:
-                    saved.add(name, piece, answer.rate(name))
+                    saved.add(name, piece, answer.media.get(name, ""))
         finally:
             printed.end_line()
         raise_failure(answer)
@@ -119,30 +119,7 @@ class _Printed:
                 print(text if alone else f"{name}: {text}")
 
 
-class _Saved:
-    """Sound fields: the first into the file that was asked for, each other beside it, named by its field."""
-
-    def __init__(self, path: Path | None, stack: AsyncExitStack) -> None:
-        self._path, self._stack = path, stack
-        self.writers: dict[str, WavWriter] = {}
-
-    def add(self, name: str, pcm: bytes, rate: int | None) -> None:
-        if self._path is None or rate is None:
-            return
-        if name not in self.writers:
-            path = self._path if not self.writers else self._path.with_stem(f"{self._path.stem}.{name}")
-            self.writers[name] = self._stack.enter_context(WavWriter(path))
-        self.writers[name].add(pcm, rate)
-
-    def tell(self, answer: Answer) -> None:
-        for name, sound in answer.sounds.items():
-            if (writer := self.writers.get(name)) is not None:
-                print(f"{name}: {writer.path}")
-            elif rate := answer.rate(name):
-                note(f"{name}: {len(sound) / 2 / rate:.1f} s of sound, dropped; --save FILE.wav keeps it")
-
-
-def _result(answer: Answer, saved: _Saved) -> dict[str, Any]:
+def _result(answer: Answer, saved: Saved) -> dict[str, Any]:
     response = answer.response() | {name: str(writer.path) for name, writer in saved.writers.items()}
     return {"request": answer.request, "status": answer.status, "response": response, "times": answer.times}
 

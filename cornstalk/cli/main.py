@@ -112,7 +112,9 @@ def invoke(
         list[str] | None,
         typer.Option("--file", metavar="NAME=PATH", help="A file for any upload; repeat it for a list."),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Where to put the sound of the answer, as WAV.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Where to put the sound (WAV), image (PNG) or video (MP4) of the answer.")
+    ] = None,
     as_json: AsJson = False,
     stream: Annotated[bool, typer.Option(help="Print text as it comes, or once it is whole.")] = True,
     deadline: Annotated[float | None, typer.Option(help="Seconds from now. [120]")] = None,

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest_asyncio
 from cornstalk.cli.paths import examples
 from cornstalk.client import AsyncClient
 from cornstalk.tasks import ImageGeneration
+from tests.cli.tool import cornstalk
 from tests.faults.stored import ends
 from tests.painting.conftest import Family
 from tests.painting.test_image_engine import PROMPTS, near
@@ -148,6 +150,16 @@ async def test_cancelled_while_it_is_made(served: Served) -> None:
 
     await eventually(stopped, within=5)
     await response.aclose()
+
+
+async def test_the_command_line_saves_it(served: Served, tmp_path: Path) -> None:
+    file, url = tmp_path / "cat.png", f"http://127.0.0.1:{served.stack.ports[0]}"
+    options = [f"--set={name}={value}" for name, value in {**ASK, "seed": 3}.items()]
+    asked = ("invoke", "image_generation", "the sea", *options, "--save", file, "--url", url)
+    done = await asyncio.to_thread(cornstalk, *asked)
+    assert done.returncode == 0, done.stderr
+    assert f"image: {file}\n" in done.stdout
+    assert np.array_equal(pixels(file.read_bytes()), await asyncio.to_thread(served.whole, "the sea", 3))
 
 
 @pytest.mark.parametrize(
