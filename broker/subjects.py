@@ -278,6 +278,14 @@ def attach_probe(request: str) -> str:
 ALL_ATTACH_PROBES: Final = "ctl.attached.*"
 
 
+def drive_probe(request: str) -> str:
+    """Gateway -> gateways, core, a question: who drives the request answers. Nobody does while its drive item waits."""
+    return f"ctl.drives.{request}"
+
+
+ALL_DRIVE_PROBES: Final = "ctl.drives.*"
+
+
 def release_hint(host: str) -> str:
     """Dispatcher -> the sidecar of a host, core: blocks nobody needs any more. A hint; their TTL is the truth."""
     return f"ctl.release.{host}"

@@ -21,6 +21,8 @@ CREDITS: Final = 256
 """Durable requests that one gateway drives at once."""
 LATER: Final = 5.0
 """Seconds before an item that cannot be driven here is offered again."""
+AGAIN: Final = 1.0
+"""Seconds before an item of a request that another gateway drives is offered again, to that one maybe."""
 HAND_BACK: Final = 2.0
 """Seconds that handing back may take at the end of this gateway; what is left comes back after ack_wait."""
 
@@ -28,6 +30,7 @@ HAND_BACK: Final = 2.0
 class Durable:
     """Competes for DRIVE. An item is acked once its request's Finish is stored, so adoption is redelivery.
 
+    Who accepted a request drives it without an item, until it claims that too: while it says so nobody else does.
     The request of a batch row leaves a result first: it is purged as soon as it has one.
     """
 
@@ -58,6 +61,8 @@ class Durable:
             log.warning("handed back: %s", error)
             await delivery.nak(LATER)
             return
+        if accepted.row is None and await self._requests.driven_elsewhere(accepted.request):
+            return await delivery.nak(AGAIN)
         try:
             run = await self._requests.run(accepted.request)
         except UnknownRequest:

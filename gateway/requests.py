@@ -15,7 +15,16 @@ from broker.errors import BrokerError
 from broker.facts import Facts
 from broker.lifetimes import FACT_GRACE, fact_ttl
 from broker.requests import Message
-from broker.subjects import ALL_ATTACH_PROBES, attach_hint, attach_probe, cancel_hint, finish, token
+from broker.subjects import (
+    ALL_ATTACH_PROBES,
+    ALL_DRIVE_PROBES,
+    attach_hint,
+    attach_probe,
+    cancel_hint,
+    drive_probe,
+    finish,
+    token,
+)
 from broker.subjects import accepted as accepted_subject
 from broker.subjects import cancel as cancel_subject
 from cornstalk.app import App
@@ -37,7 +46,9 @@ log = logging.getLogger(__name__)
 END_WAIT: Final = 10.0
 """Seconds that storing a cancel, or the end of what nobody can drive, may take."""
 ASK_WAIT: Final = 0.1
-"""Seconds that other gateways get to say that a client listens there, before a request that was left is cancelled."""
+"""Seconds that other gateways get to say that a client listens there, before a request that was left is cancelled; and
+that they drive a request, before it is driven here.
+"""
 
 
 class Run:
@@ -62,12 +73,14 @@ class Requests:
         self._runs: dict[str, Run] = {}
         self._adopting: dict[str, asyncio.Task[Run | Finish]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._probes: Subscription | None = None
+        self._accepting: set[str] = set()  # stored in a moment or just now, and driven as soon as that is confirmed
+        self._probes: list[Subscription] = []
         self.stopping = False
         """Clients are sent elsewhere: that they leave does not mean that they give up."""
 
     async def start(self) -> None:
-        self._probes = await self._broker.subscribe_core(ALL_ATTACH_PROBES, self._asked)
+        self._probes.append(await self._broker.subscribe_core(ALL_ATTACH_PROBES, self._asked))
+        self._probes.append(await self._broker.subscribe_core(ALL_DRIVE_PROBES, self._asked_who_drives))
 
     async def accept(self, app: App, value: dict[str, Any], options: Options) -> str:
         """Stores the request and begins to drive it. Returns its id; the same Idempotency-Key gives the same request.
@@ -78,6 +91,7 @@ class Requests:
         if options.idempotent and await self._acceptance.purged(options.request):
             return options.request
         following = await Following(self._broker, self._facts, options.request).start()
+        self._accepting.add(options.request)
         try:
             stored, seq = await self._acceptance.store(accepted)
             if not same_request(stored, accepted):
@@ -89,8 +103,20 @@ class Requests:
         except BaseException:
             await following.close()
             raise
+        finally:
+            self._accepting.discard(options.request)
         await following.close()
         return options.request
+
+    async def driven_elsewhere(self, request: str) -> bool:
+        """Whether another gateway says that it drives a request, which is not driven here."""
+        if request in self._runs or request in self._accepting:
+            return False
+        try:
+            await self._broker.ask(drive_probe(request), b"", ASK_WAIT)
+        except BrokerError:
+            return False
+        return True
 
     @asynccontextmanager
     async def attached(self, request: str) -> AsyncIterator[Run | Finish]:
@@ -151,8 +177,8 @@ class Requests:
 
     async def close(self) -> None:
         """Stops driving; what has not ended goes on when a client attaches elsewhere, or by its drive item."""
-        if self._probes is not None:
-            await self._probes.close()
+        for probe in self._probes:
+            await probe.close()
         for run in list(self._runs.values()):
             run.task.cancel()
             await asyncio.wait([run.task])
@@ -254,6 +280,14 @@ class Requests:
         run = self._runs.get(request)
         if run is not None and run.clients:
             await self._broker.publish_core(attach_hint(request))
+
+    async def _asked_who_drives(self, message: Message) -> None:
+        """Another gateway has claimed a drive item. One that stops lets others go on."""
+        request = message.subject.rpartition(".")[2]
+        run = self._runs.get(request)
+        driven = request in self._accepting or (run is not None and not run.task.done())
+        if driven and message.reply and not self.stopping:
+            await self._broker.publish_core(message.reply)
 
 
 def _token(request: str) -> str:

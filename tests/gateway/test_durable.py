@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -113,6 +115,28 @@ async def test_a_serve_runs_again_on_another_gateway_and_its_calls_answer_from_t
     assert len({node["node"] for node in nodes}) == len(nodes) == nodes_of("served")
     assert {(node["gen"], node["outcome"]) for node in nodes} == {(0, "done")}
     await start(stack, 0)
+
+
+async def test_while_nothing_dies_one_gateway_drives_it_and_a_serve_runs_once(stack: Stack, tmp_path: Path) -> None:
+    """Each of two gateways may claim the drive item of a request that one of them accepted, and drives already."""
+    await stack.deploy(APPS / "counted.py")
+    file = tmp_path / "runs"
+    body = {"file": str(file), "service_ms": 1500}
+    headers = {"Cornstalk-Durable": "true"}
+    texts = [f"once {i}" for i in range(8)]
+    answers = await asyncio.gather(
+        *(
+            stack.clients[i % 2].post("/apps/counted", json=body | {"text": t}, headers=headers)
+            for i, t in enumerate(texts)
+        )
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    assert sorted(file.read_text().splitlines()) == texts
+
+    async def undriven() -> bool:
+        return bool((await stack.broker.api("STREAM.INFO.DRIVE"))["state"]["messages"] == 0)
+
+    await eventually(undriven, within=10)
 
 
 def nodes_of(text: str) -> int:
