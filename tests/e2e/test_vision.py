@@ -74,7 +74,7 @@ class Served:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with Stack(dispatchers=1, replicas=1, env={"HF_HUB_OFFLINE": "1"}) as running:
+    async with Stack(sidecar_bytes=1 << 30, env={"HF_HUB_OFFLINE": "1"}) as running:
         yield running
 
 
@@ -91,10 +91,11 @@ async def served(request: Any, stack: Stack, tmp_path_factory: pytest.TempPathFa
         stack.start_workers(component)
     whole = await asyncio.to_thread(Whole, folder)
     for component in components:
-        await stack.wait_workers(component, 1, within=300)
+        await stack.wait_workers(component, stack.replicas, within=300)
     yield Served(stack, name, whole)
     for component in components:
-        stack.children[f"{component}@0"].kill()
+        for i in range(stack.replicas):
+            stack.children[f"{component}@{i}"].kill()
 
 
 async def test_what_the_whole_model_says_alone_and_in_company(served: Served) -> None:
