@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with Stack(env={"HF_HUB_OFFLINE": "1"}) as running:
-        for name in ("map_reduce", "loop_until", "pick_tool"):
+        for name in ("map_reduce", "loop_until", "pick_tool", "agent"):
             await running.deploy(examples() / f"{name}.py")
         await running.deploy(examples() / "spoken_answer.py", workers=False)  # those for sound are not needed here
         running.start_workers(SampleFrames().component)
@@ -147,3 +147,12 @@ async def test_the_model_picks_a_tool(stack: Stack, text: str, tool: str, calls:
     if tool == "calculator":
         assert found["text"] == "391"
     assert bool(found["speech"]) is (tool == "voice")
+
+
+async def test_each_step_of_an_agent_is_one_that_can_be_read(stack: Stack) -> None:
+    """However small the model: what it says fits the schema."""
+    found, components = await ran(stack, "agent", text="What does an apple cost?")
+    assert components == [LLM().component] * len(components)
+    assert 1 <= len(components) <= 5
+    assert all(note.partition(" ")[0] in ("price", "calculate") for note in found["notes"])
+    assert found["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,70 @@ def test_vision_chat(load: Load, pictures: int) -> None:
     assert len(run.graph.of(ImageEncoder)) == pictures
     if pictures > 1:
         assert_runs_side_by_side(run, "model#0/eyes#0", "model#0/eyes#1")
+
+
+# ------------------------------------------------------------ model_arena
+
+
+@pytest.mark.parametrize("pictures", [0, 1, 2])
+def test_model_arena(load: Load, pictures: int) -> None:
+    engines: Engines = {
+        ImageEncoder: lambda image, among, adapter, page: {"embeddings": f"{len(image)} for {adapter or 'the first'}"},
+        LLM: lambda prompt, images, **_: {"text": f"{prompt}: {', '.join(images)}", "tokens": 2},
+    }
+    files = [upload(png(9, 9 + n)) for n in range(pictures)]
+    asked = {"text": "what", **({"image": files[0], "images": files[1:]} if files else {})}
+    run = checked(load("model_arena"), asked, engines)
+    answers = run.response.answers
+    assert [answer.model for answer in answers] == [f"google/gemma-3-{size}b-it" for size in (4, 12, 27)]
+    for answer in answers:
+        shown = [f"{len(png(9, 9 + n))} for {answer.model}" for n in range(pictures)]
+        assert answer.text == "what: " + ", ".join(shown).replace("google/gemma-3-4b-it", "the first")
+    eyes = run.graph.of(ImageEncoder)
+    assert len(eyes) == 3 * pictures
+    assert len({node.component for node in eyes}) == (1 if pictures else 0)
+    assert len({node.component for node in run.graph.of(LLM)}) == 3
+
+
+# ------------------------------------------------------------ agent
+
+
+def steps(*made: tuple[str, str]) -> Callable[..., dict[str, Any]]:
+    """A model that takes one step for each line of its notes."""
+
+    def engine(prompt: str, json_schema: Any, **_: Any) -> dict[str, Any]:
+        assert json_schema["additionalProperties"] is False
+        taken = len(prompt.partition("Notes:")[2].split("\n")) - 1
+        tool, given = made[min(taken, len(made) - 1)]
+        return {"text": json.dumps({"tool": tool, "input": given}), "tokens": 9}
+
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("made", "text", "notes"),
+    [
+        ([("answer", "hello")], "hello", []),
+        (
+            [("price", "Apple"), ("price", "pear"), ("calculate", "3*0.4 + 2*0.55"), ("answer", "2.30")],
+            "2.30",
+            ["price Apple: 0.40", "price pear: 0.55", "calculate 3*0.4 + 2*0.55: 2.30"],
+        ),
+        ([("calculate", "1/0"), ("answer", "no")], "no", ["calculate 1/0: that is no sum"]),
+        ([("calculate", "open('x')"), ("answer", "no")], "no", ["calculate open('x'): that is no sum"]),
+        ([("price", "plum")], "I cannot say.", ["price plum: there are apple, pear, melon, lemon"] * 5),
+    ],
+)
+def test_agent(load: Load, made: list[tuple[str, str]], text: str, notes: list[str]) -> None:
+    run = checked(load("agent"), {"text": "q"}, {LLM: steps(*made)})
+    assert (run.response.text, run.response.notes) == (text, notes)
+
+
+def test_an_agent_that_cannot_be_read_goes_on(load: Load) -> None:
+    cut = '{"tool": "answer", "inp'
+    engine = llm(lambda prompt: '{"tool": "answer", "input": "well"}' if "too long" in prompt else cut)
+    run = checked(load("agent"), {"text": "q"}, {LLM: engine})
+    assert (run.response.text, run.response.notes) == ("well", ["that was too long"])
 
 
 # ------------------------------------------------------------ loop_until
