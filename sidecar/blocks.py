@@ -140,6 +140,10 @@ class Book:
             self._own(shared, theirs, min(expires, now + LONGEST))
         return theirs
 
+    def owners(self, tensor: Tensor) -> int:
+        """How many own the memory of a tensor."""
+        return self._owners[Place(tensor.arena, tensor.offset)]
+
     def lease(self, peer: int, tensor: Tensor) -> int:
         """The number of a new lease. Raises StaleEpoch or Gone; the Ref must be the committed one in every field."""
         block = self._known(tensor)

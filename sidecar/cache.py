@@ -77,6 +77,12 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def idle_bytes(self) -> int:
+        """Of entries whose tensors no request owns: what evictions would free."""
+        entries = self._entries.values()
+        return sum(t.nbytes for entry in entries for t in entry.tensors if self._book.owners(t) == 1)
+
     def ask(self, turn: Turn, key: str, now: float) -> Answer | None:
         """None: it waits for who makes it."""
         found = self._found(turn, key, now)

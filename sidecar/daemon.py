@@ -116,7 +116,7 @@ class Daemon:
     def share(self) -> messages.Share:
         pool = self._memory.pool
         # spares of clients are room for their next tensors, and the cache gives way
-        free = min(pool.free + self._book.granted_bytes + self._cache.nbytes, pool.total)
+        free = min(pool.free + self._book.granted_bytes + self._cache.idle_bytes, pool.total)
         return messages.Share(self.host, free, pool.total, pool.largest)
 
     def stats(self, request: int = PUSHED) -> messages.Stats:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cornstalk.messages import Ref
 from sidecar.blocks import Book, Place
 from sidecar.board import Board
-from sidecar.cache import Answer, Cache, Turn
+from sidecar.cache import REQUEST, Answer, Cache, Turn
 from sidecar.client import SidecarClient
 from sidecar.errors import Full, Gone, Timeout
 from sidecar.messages import Owner, Tensor
@@ -164,6 +164,20 @@ class Caching(RuleBasedStateMachine):
     def what_is_kept_is_what_the_model_keeps(self) -> None:
         assert len(self.cache) == len(self.kept)
         assert self.cache.nbytes == self.sizes() <= LIMIT
+
+    @invariant()
+    def what_no_request_owns_is_idle(self) -> None:
+        owned = {
+            tensor.offset
+            for request, numbers in self.book._of_request.items()
+            if request != REQUEST
+            for tensor in self.of(numbers)
+        }
+        cached = {tensor.offset for tensor in self.of(self.book._of_request.get(REQUEST, set()))}
+        assert self.cache.idle_bytes == SIZE * len(cached - owned)
+
+    def of(self, numbers: set[int]) -> list[Tensor]:
+        return [tensor for number in numbers if (tensor := self.book._blocks[number].tensor) is not None]
 
     @invariant()
     def what_a_request_found_is_its_own(self) -> None:
