@@ -26,11 +26,11 @@ from tests.waiting import eventually
 APP: Final = Path(__file__).parent / "apps" / "held.py"
 SERVICE_MS: Final = 100.0
 SLOTS: Final = 4
-SECONDS: Final = 2.0
+SECONDS: Final = 3.0
 """Of one measurement, after WARM."""
 WARM: Final = 0.5
 """Seconds before, in which slots that batch took while nobody came are given back."""
-ROWS: Final = 150
+ROWS: Final = 200
 """Of a job: more than can run meanwhile."""
 RATIO: Final = 1.5
 SHARE: Final = 0.05

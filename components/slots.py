@@ -13,8 +13,8 @@ from cornstalk.messages import Lane
 
 SHARE: Final = 18
 """One start of so many is a batch item's while one waits: 5 % are promised, also of a stretch that begins badly."""
-BURST: Final = 3
-"""Turns of SHARE starts for which what batch got before counts."""
+BURST: Final = 1
+"""Turns of SHARE starts for which what batch got before counts: for more, batch has less than its share of seconds."""
 KEPT: Final = 0.5
 """Share of its time for which the slot of an interactive item is kept for the next one before batch may have it."""
 SHORTEST_KEPT: Final = 0.05
