@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sidecar.allocator import rounded
 from sidecar.blocks import LONGEST, Book, Place
 from sidecar.errors import Gone
 from sidecar.messages import Owner, Tensor
@@ -55,7 +56,7 @@ class _Entry:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
+        return sum(rounded(tensor.nbytes) for tensor in self.tensors)
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Cache:
     def idle_bytes(self) -> int:
         """Of entries whose tensors no request owns: what evictions would free."""
         entries = self._entries.values()
-        return sum(t.nbytes for entry in entries for t in entry.tensors if self._book.owners(t) == 1)
+        return sum(rounded(t.nbytes) for entry in entries for t in entry.tensors if self._book.owners(t) == 1)
 
     def ask(self, turn: Turn, key: str, now: float) -> Answer | None:
         """None: it waits for who makes it."""

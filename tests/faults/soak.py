@@ -6,6 +6,7 @@ Answers depend on inputs, so one that is wrong, lost, doubled or swapped is seen
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import random
 import signal
@@ -21,7 +22,7 @@ from broker.subjects import ALL_USAGE, USAGE
 from cornstalk.messages import decode
 from cornstalk.usage import RequestUsage
 from sidecar.errors import SidecarError
-from tests.e2e.apps import APPS, chain, one
+from tests.e2e.apps import APPS, chain, looking, one
 from tests.faults.apps import FAULT_APPS, guess, lineage, turns
 from tests.faults.client import Answer, ask, request_id
 from tests.faults.injections import Lines, fill, lines, lose_answers
@@ -98,6 +99,8 @@ def fails(text: str, answer: Answer) -> bool:
     return failed and one(text, 10)["text"].startswith(streamed)
 
 
+SHOWN: Final = b"one file, which is looked at once while the sidecar lives" * 20
+
 MIX: Final[tuple[tuple[str, dict[str, Any], Right], ...]] = (
     ("chain", {"pieces": 10, "service_ms": 60}, answers(lambda text: chain(text, pieces=10))),
     ("lineage", {"pieces": 12, "service_ms": 60}, answers(lambda text: lineage(text, 12))),
@@ -105,6 +108,11 @@ MIX: Final[tuple[tuple[str, dict[str, Any], Right], ...]] = (
     ("one", {"pieces": 10, "service_ms": 60}, answers(lambda text: one(text, 10))),
     ("one", {"pieces": 10, "service_ms": 60, "fail": "raise"}, fails),
     ("guess", {}, answers(guess)),
+    (
+        "looking",
+        {"file": base64.b64encode(SHOWN).decode(), "service_ms": 60, "after_ms": 60},
+        answers(lambda text: looking(text, SHOWN)),
+    ),
 )
 """App, input beside its text, and whether an answer is right."""
 
@@ -116,6 +124,7 @@ async def soaked(**env: str) -> AsyncIterator[Stack]:
         for path in (
             APPS / "one.py",
             APPS / "chain.py",
+            APPS / "looking.py",
             FAULT_APPS / "lineage.py",
             FAULT_APPS / "turns.py",
             FAULT_APPS / "guess.py",

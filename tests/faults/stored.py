@@ -97,6 +97,6 @@ async def nothing_left(stack: Stack, within: float) -> None:
 
     async def freed() -> bool:
         stats = await sidecar_stats(stack)
-        return (stats.committed_bytes, stats.leases, wills_for_items(stack, stats)) == (0, 0, 0)
+        return (stats.committed_bytes - stats.cached_bytes, stats.leases, wills_for_items(stack, stats)) == (0, 0, 0)
 
     await eventually(freed, within=within, every=0.05)
