@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.crash import crash_at
-from cornstalk.batch import Begun, Part, Summary, encoding_of
+from broker.subjects import batch_word
+from cornstalk.batch import Begun, Part, Refusal, Summary, encoding_of
 from cornstalk.errors import BadInput, CornstalkError
 from cornstalk.messages import Error, Status
 from gateway.apps import Apps
-from gateway.batch_intake import Taken
+from gateway.batch_intake import Taken, begun_already
 from gateway.batch_store import JobStore
 from gateway.errors import answer_of
 
@@ -33,6 +34,7 @@ async def begin(store: JobStore, apps: Apps, last: Taken, delivered: int) -> tup
     `delivered`: how often the message was. Raises Incomplete, BrokerError.
     """
     if (begun := await store.begun(last.job)) is not None:
+        await _refuse_others(store, last, begun)  # a crash after the line that stored it may have left some
         return begun, False
     deadline = last.stored.time + last.given.deadline
     parts = await store.parts(last.job)
@@ -61,7 +63,18 @@ async def begin(store: JobStore, apps: Apps, last: Taken, delivered: int) -> tup
     )
     stored = await store.put_begun(last.job, begun)
     crash_at("batch.begun")
+    await _refuse_others(store, last, stored)
     return stored, stored == begun
+
+
+async def _refuse_others(store: JobStore, last: Taken, begun: Begun) -> None:
+    """Messages that were taken after the parts had been read, and looked for Begun before it was stored."""
+    mine = {seq for _, _, seq in begun.parts}
+    for part in await store.parts(last.job):
+        if part.seq not in mine:
+            refusal = Refusal(job=last.job, seq=part.seq, error=answer_of(begun_already()).error)
+            await store.refuse(batch_word(last.job, "refused"), refusal, encoding_of(last.stored.data))
+            await store.forget(part.seq)
 
 
 def _gap(parts: Sequence[Part], last: Part) -> tuple[int, int] | None:

@@ -93,7 +93,7 @@ class Intake:
         if there.seq == part.seq:
             begun = await self._store.begun(job)  # once more: it may have begun, or ended, beside the line above
             if begun is not None and part.seq not in {seq for _, _, seq in begun.parts}:
-                raise BadInput("this key was used for a job that has begun, and has other rows", "idempotency_key")
+                raise begun_already()
             return True
         if (there.count, there.last, there.digest) != (part.count, part.last, part.digest):
             raise BadInput(f"this key was used with other rows from {part.first} on", "idempotency_key")
@@ -108,6 +108,10 @@ class Intake:
         refusal = Refusal(job=job, seq=stored.seq, error=answer_of(error).error)
         await self._store.refuse(subject, refusal, encoding_of(stored.data))
         crash_at("batch.refused")
+
+
+def begun_already() -> BadInput:
+    return BadInput("this key was used for a job that has begun, and has other rows", "idempotency_key")
 
 
 def _tenant(text: str) -> str:
