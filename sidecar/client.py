@@ -38,6 +38,10 @@ FIRST_RETRY, LAST_RETRY = 0.02, 0.3
 """Seconds between attempts to reconnect."""
 
 
+REFUSED_RETRY: Final = 2.0
+"""Seconds after which a sidecar that refused this client is asked again: it may be of another release for a while."""
+
+
 class Remembered(NamedTuple):
     """What somebody said of a key, and its tensors."""
 
@@ -285,7 +289,9 @@ class SidecarClient:
                 self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        try:
-            await self._connect()
-        except SidecarError as error:
-            log.error("the new sidecar refuses this client: %s", error)
+        while True:
+            try:
+                return await self._connect()
+            except SidecarError as error:
+                log.error("the new sidecar refuses this client, trying again in %s s: %s", REFUSED_RETRY, error)
+            await asyncio.sleep(REFUSED_RETRY)

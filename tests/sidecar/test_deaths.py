@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from cornstalk.messages import encode
+from sidecar import messages
 from sidecar.client import SidecarClient
 from sidecar.errors import Full, Gone, SidecarDown, SidecarError, StaleEpoch
 from tests.sidecar.actors import Actor, checksum, pattern
@@ -232,6 +235,28 @@ async def test_a_killed_daemon_leaves_views_valid_and_old_refs_fail_typed(
     lease.release()
     del lease, block, torn, other
     await settled(client, leases=0)
+
+
+async def test_a_client_that_a_sidecar_of_another_release_refused_asks_again(
+    connect: Connect, sidecar: Sidecar
+) -> None:
+    client = await connect(quota=MIB)
+    sidecar.end(signal.SIGKILL)
+    sidecar.path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(sidecar.path))
+        other.listen()
+        other.settimeout(10.0)
+        connection, _ = await asyncio.to_thread(other.accept)
+        with connection:
+            hello = msgspec.msgpack.decode(connection.recv(messages.MAX_MESSAGE))
+            connection.send(messages.encode(messages.Failed(hello[1], "denied", "another version")))
+            await asyncio.to_thread(connection.recv, 1)  # it hangs up
+    sidecar.path.unlink()
+    assert not client.connected
+    sidecar.start()
+    await eventually(lambda: client.connected, within=10.0)
+    await client.put_copy(OWNER, "out", 0, pattern(1, 100), expires=soon(), wait=2.0)
 
 
 async def test_waits_end_when_the_daemon_dies(connect: Connect, sidecar: Sidecar, settled: Any) -> None:
