@@ -21,7 +21,7 @@ from tests.stack import Stack
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-EYE, VALUE = NullCached(name="looking-eye"), Null(name="looking-value")
+EYE, VALUE = NullCached(name="looking-eye"), Null(name="looking-mind")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

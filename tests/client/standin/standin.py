@@ -67,7 +67,7 @@ class Watcher(CompositeTask):
         return [self.watch(video=video)]
 
 
-class Ear(CompositeTask):
+class SpeechToText(CompositeTask):
     """Audio in, text out."""
 
     whisper = Whisper()

@@ -21,7 +21,7 @@ class Reply(BaseModel):
 
 class Looking(CompositeTask):
     eye = NullCached(name="looking-eye")
-    value = Null(name="looking-value")
+    value = Null(name="looking-mind")
 
     def invoke(self, q: Ask) -> Reply:
         eye = self.eye(upload=q.file, nbytes=q.nbytes, service_ms=q.service_ms)
