@@ -151,8 +151,8 @@ class Attempt:
 
     async def _repeated(self, found: Remembered, outputs: Outputs) -> End:
         self._times["started"] = time.time()
+        outputs.adopt(found.refs)  # first: whatever is raised from here on gives them back
         await outputs.open(first=self._fresh)
-        outputs.adopt(found.refs)
         committed = await outputs.commit(values_of(found))
         usage = Usage(cached=True, tensor_bytes=outputs.tensor_bytes)
         return self.end("done", outputs=committed, usage=usage, times=Times(**self._times, ended=time.time()))

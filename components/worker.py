@@ -199,14 +199,19 @@ class Worker:
 
     async def store(self, item: WorkItem, end: End) -> None:
         """Puts the End if absent. Who lost the fence drops only its own blocks."""
-        put = await self.facts.put(
-            end_subject(item.request, item.node, item.gen),
-            encode(end),
-            deadline=item.deadline + 5.0,
-            mine=lambda stored: decode(End, stored).attempt == end.attempt,
-            unless=finish(item.request),
-            ttl=fact_ttl(item.deadline),
-        )
+        owner = Owner(item.request, item.node, item.gen, end.attempt)
+        try:
+            put = await self.facts.put(
+                end_subject(item.request, item.node, item.gen),
+                encode(end),
+                deadline=item.deadline + 5.0,
+                mine=lambda stored: decode(End, stored).attempt == end.attempt,
+                unless=finish(item.request),
+                ttl=fact_ttl(item.deadline),
+            )
+        except RequestEnded:
+            await self.sidecar.drop(owner)  # its release may have been before these blocks were committed
+            raise
         crash_at("worker.stored")
         if not put.won:
-            await self.sidecar.drop(Owner(item.request, item.node, item.gen, end.attempt))
+            await self.sidecar.drop(owner)

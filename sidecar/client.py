@@ -167,6 +167,7 @@ class SidecarClient:
         except (Timeout, asyncio.CancelledError):
             if not link.lost:
                 link.post(messages.Withdraw(request.id))
+                link.post(messages.Drop(owner))  # if it was answered all the same
             raise
         if recalled.payload is None:
             return None

@@ -367,3 +367,16 @@ async def test_kills_at_random_leave_nothing_and_answer_right(
         for one in actors[1:]:
             one.kill()
     await settled(client, leases=0, connections=1)
+
+
+async def test_what_is_found_as_its_client_stops_waiting_is_given_back(connect: Connect, settled: Any) -> None:
+    maker, other = await connect(), await connect(quota=0)
+    await made(maker, "unwanted", 3)
+    before = (await maker.stats()).blocks
+    gone = asyncio.create_task(other.recall("unwanted", owner("gone"), expires=soon(), wait=10.0))
+    await asyncio.sleep(0)
+    gone.cancel()
+    (answer,) = await asyncio.gather(gone, return_exceptions=True)
+    if not isinstance(answer, BaseException):  # it came first
+        await other.drop(owner("gone"))
+    await settled(maker, blocks=before)
