@@ -37,7 +37,7 @@ def chain(text: str, nbytes: int = 100_000, pieces: int = 5) -> dict[str, str]:
 
 
 def looking(text: str, file: bytes, nbytes: int = 50_000) -> dict[str, str]:
-    """The response of looking.py, and of looking_too.py."""
+    """The response of looking.py."""
     seen = digest_of(NullCached(name="looking-eye"), upload=file, nbytes=nbytes)
     return {"seen": seen, "read": digest_of(Null(name="looking-mind"), text=text, tensors=[tensor_of(seen, nbytes)])}
 
