@@ -90,9 +90,9 @@ class Dispatcher:
         self._releases.add(request, state, releasable(state, fact))
         if isinstance(fact, Accepted) and state.finish is None:
             self._deadlines.add(request, fact.deadline)
-        elif isinstance(fact, Finish):
+        elif state.finish is not None:
             self._deadlines.drop(request)
-            self._purger.add(request, state.accepted)
+            self._purger.add(request, state.accepted)  # again for a fact that came after the purge
         if gone := unwanted(state, fact):
             self._queued.remove(request, gone)
             with suppress(Disconnected):  # then work that nobody needs goes on to its end

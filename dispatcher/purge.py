@@ -33,8 +33,9 @@ class Purger:
     """Purges each finished request after `grace` seconds, or its own resume grace if that is longer.
 
     Its tensors are released once more then: the first release was a hint that may have been lost, and an attempt that
-    came late may have committed after it. `run.<r>.end` stays as tombstone until its TTL. The list is memory only,
-    rebuilt from the stored ends when a dispatcher becomes active (recovery.py); what is never purged goes by TTL.
+    came late may have committed after it. What is stored after the purge, by a process that was stopped meanwhile, is
+    purged in its turn. `run.<r>.end` stays as tombstone until its TTL. The list is memory only, rebuilt from the stored
+    ends when a dispatcher becomes active (recovery.py); what is never purged goes by TTL.
 
     Not before its usage is stored, though nobody may have been there to handle its end; nor, if it ran a batch row,
     before its result is. Such a request is purged soon then: nobody resumes it, and there may be thousands of them.

@@ -72,9 +72,35 @@ async def test_a_finished_request_is_purged_after_its_grace_and_leaves_its_end_a
     assert subjects == {cancel(request), f"run.{request}.end"}
     chunks = await bench.broker.api("STREAM.INFO.CHUNKS", {"subjects_filter": "chunk.>"})
     assert list(chunks["state"]["subjects"]) == [f"chunk.{resumable}.a.0.s"]
-    await bench.end(request, "b", outputs={"v": "late"})  # an orphan: stored, harmless
-    await bench.acked()
     assert not await gone(bench, resumable)
+
+
+async def test_what_is_stored_after_the_purge_is_purged_too(bench: Bench) -> None:
+    """By a worker or a gateway that was stopped meanwhile, and whether or not a dispatcher remembers the request."""
+    await bench.component()
+    first, _ = await bench.two_dispatchers("--grace", "0.3")
+    request = await bench.accept()
+    await bench.graph(request, node("a"))
+    await bench.finish(request)
+    await eventually(lambda: gone(bench, request))
+
+    async def late(generation: int) -> None:
+        await bench.broker.publish_stored(
+            f"chunk.{request}.a.{generation}.s", encode({"n": 0}), deadline=time.time() + 5, ttl=100.0
+        )
+        await bench.end(request, "a", generation, outputs={"v": "late"})
+
+    async def only_its_end() -> bool:
+        chunks = await bench.broker.api("STREAM.INFO.CHUNKS", {"subjects_filter": "chunk.>"})
+        left = {message.subject for message in (await bench.facts.read(request)).messages}
+        return left == {f"run.{request}.end"} and not chunks["state"].get("subjects")
+
+    await late(0)
+    await eventually(only_its_end)
+    first.kill()
+    await first.gone()
+    await late(1)
+    await eventually(only_its_end, within=8.0)
 
 
 async def test_sidecars_are_told_which_tensors_nobody_needs(bench: Bench) -> None:
