@@ -1,4 +1,4 @@
-"""A Hugging Face folder of Qwen2.5-Omni: each of its parts is loaded alone, from its own tensors.
+"""A Hugging Face folder of a Qwen-Omni: each of its parts is loaded alone, from its own tensors.
 
 Files that hold other parts need not be there.
 """
@@ -13,7 +13,12 @@ from typing import Any, Final
 from components.halves import config_of, tensors_of
 from cornstalk.errors import EngineError, SetupError
 
-FAMILY: Final = "qwen2_5_omni"
+FAMILIES: Final = {"qwen2_5_omni": "Qwen2.5-Omni", "qwen3_omni_moe": "Qwen3-Omni"}
+"""Model types of transformers, with the names that people know them by."""
+_THINKERS: Final = {
+    "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",
+}
 SPEAKERS: Final = "spk_dict.pt"
 _EYES_AND_EARS: Final = ("thinker.visual.", "thinker.audio_tower.")
 _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, EOFError)
@@ -29,14 +34,14 @@ class Speaker:
 
 
 class OmniFolder:
-    """Raises SetupError unless a Qwen2.5-Omni is in it."""
+    """Raises SetupError unless a model of `FAMILIES` is in it. `family` is its model type."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.config = path, config_of(path)
-        if self.config.model_type != FAMILY:
-            raise SetupError(
-                f"{path} holds a {self.config.model_type}; such parts are known of Qwen2.5-Omni ({FAMILY})"
-            )
+        self.family: str = self.config.model_type
+        if self.family not in FAMILIES:
+            known = ", ".join(FAMILIES.values())
+            raise SetupError(f"{path} holds a {self.family}; such parts are known of {known}")
 
     def part(self, prefix: str, kind: Any, config: Any, dtype: Any, without: tuple[str, ...] = ()) -> Any:
         """The module `kind` with the tensors whose names begin with `prefix`, but not with any of `without`.
@@ -59,7 +64,7 @@ class OmniFolder:
         return model.eval()
 
     def speakers(self) -> dict[str, Speaker]:
-        """By name. Raises SetupError."""
+        """Those of Qwen2.5-Omni, by name. Raises SetupError."""
         import pickle  # noqa: TID251 only for what torch raises: nothing but tensors is unpickled
 
         import torch
@@ -86,13 +91,15 @@ def speaker_of(speakers: Mapping[str, Speaker], name: Any) -> Speaker:
 
 def thinker(folder: Path, config: Any, dtype: Any, device: str) -> Any:
     """The language model without its eyes and ears, as `components.halves.words` loads others. Raises SetupError."""
-    from transformers import Qwen2_5OmniThinkerForConditionalGeneration as Whole
+    import transformers
+
+    whole = getattr(transformers, _THINKERS[config.model_type])
 
     def build(self: Any, config: Any) -> None:
-        Whole.__init__(self, config)
+        whole.__init__(self, config)
         del self.model.visual, self.model.audio_tower
 
     # under the name of the whole: by that transformers finds what tensors are called in folders
-    half: Any = type(Whole.__name__, (Whole,), {"__init__": build, "__module__": Whole.__module__})
+    half: Any = type(whole.__name__, (whole,), {"__init__": build, "__module__": whole.__module__})
     model = OmniFolder(folder).part("thinker.", half, config.thinker_config, dtype, without=_EYES_AND_EARS)
     return model.to(device)

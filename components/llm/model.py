@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from components import qwen_omni
 from components.halves import FAMILIES, config_of, device_of, dtype_of, words
 from components.llm.memory import Memory
 from components.llm.prompt import Prompt
-from components.qwen_omni import FAMILY, thinker
 from cornstalk.errors import SetupError
 
 PROMPT_ROWS: Final = 64
@@ -70,8 +70,9 @@ class Model:
         self.config = config_of(folder)
         self.device = device_of(device)
         precision = dtype_of(dtype, self.device)
-        multimodal = self.config.model_type in (*FAMILIES, FAMILY)
-        load = thinker if self.config.model_type == FAMILY else words if multimodal else _whole
+        speaks = self.config.model_type in qwen_omni.FAMILIES
+        multimodal = speaks or self.config.model_type in FAMILIES
+        load = qwen_omni.thinker if speaks else words if multimodal else _whole
         self._lm = load(folder, self.config, precision, self.device)
         self.config = self._lm.config  # of a model that speaks, the part for words
         self._run = self._half if multimodal else self._lm
