@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ def tiny_omni(folder: Path) -> Path:
     from transformers import Qwen2_5OmniForConditionalGeneration, WhisperFeatureExtractor
 
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
+    tokenizer = tiny_tokenizer(SPECIAL, TEMPLATE)
     torch.manual_seed(0)
     model = Qwen2_5OmniForConditionalGeneration(_config(tokenizer)).eval()
     with torch.no_grad():
@@ -44,7 +44,7 @@ def tiny_omni(folder: Path) -> Path:
         for name, token in zip(("Chelsie", "Ethan"), bos, strict=True)
     }
     torch.save(speakers, folder / "spk_dict.pt")
-    _split(folder)
+    split(folder, PARTS)
     return folder
 
 
@@ -59,12 +59,12 @@ def _widen(model: Any) -> None:
         model.talker.codec_head.weight[token].zero_()  # it seldom falls silent
 
 
-def _split(folder: Path) -> None:
+def split(folder: Path, parts: Sequence[str]) -> None:
     """One file for each part, as large models have several: a part must do without the files of the others."""
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
-    names = {key: f"{next(p for p in PARTS if key.startswith(p)).replace('.', '-')}0.safetensors" for key in weights}
+    names = {key: f"{next(p for p in parts if key.startswith(p)).replace('.', '-')}0.safetensors" for key in weights}
     for name in set(names.values()):
         save_file({k: weights[k].contiguous() for k in weights if names[k] == name}, folder / name, {"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
@@ -124,7 +124,8 @@ def _config(tokenizer: Any) -> Any:
     )
 
 
-def _tokenizer() -> Any:
+def tiny_tokenizer(special: Sequence[str], template: str, size: int = 320) -> Any:
+    """Of texts about the fox; names of roles are a token each if `size` has room."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -133,11 +134,12 @@ def _tokenizer() -> Any:
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
     )
-    backend.train_from_iterator(["the quick brown fox jumps over the lazy dog"] * 4, trainer)
+    texts = ["the quick brown fox jumps over the lazy dog", *(["system", "user", "assistant"] if size > 320 else [])]
+    backend.train_from_iterator(texts * 4, trainer)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=TEMPLATE
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=template
     )
     return tokenizer
 
@@ -173,7 +175,7 @@ class Whole:
         ids = self.tokenizer(turn, return_tensors="pt").input_ids
         talker = self.model.talker
         ends = [talker.codec_eos_token, talker.codec_pad_token]
-        with _seeded(talker, "generate", seeds[0]) as drawn, _seeded(self.model.token2wav, "forward", seeds[1]):
+        with seeded(talker, "generate", seeds[0]) as drawn, seeded(self.model.token2wav, "forward", seeds[1]):
             sequence, wave = self.model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
@@ -202,20 +204,20 @@ class Answer:
 
 
 @contextmanager
-def _seeded(part: Any, method: str, seed: int) -> Iterator[dict[str, Any]]:
+def seeded(part: Any, method: str, seed: int) -> Iterator[dict[str, Any]]:
     """Seeds the global generator before each call; yields what the call was given, and `out`."""
     import torch
 
     called: dict[str, Any] = {}
     plain = getattr(part, method)
 
-    def seeded(*args: Any, **kwargs: Any) -> Any:
+    def called_so(*args: Any, **kwargs: Any) -> Any:
         called.update({name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in kwargs.items()})
         torch.manual_seed(seed & (2**63 - 1))
         called["out"] = plain(*args, **kwargs)
         return called["out"]
 
-    setattr(part, method, seeded)
+    setattr(part, method, called_so)
     try:
         yield called
     finally:
