@@ -18,20 +18,19 @@ from typing import Any, Final, NamedTuple, Self
 from cornstalk.messages import Ref
 from sidecar import messages
 from sidecar.allocator import rounded
+from sidecar.copying import LARGE, copy, copy_large
 from sidecar.dtypes import name_of
 from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.link import Link
 from sidecar.mapper import Mapper
 from sidecar.messages import Owner, Tensor
-from sidecar.put import Put, copy
+from sidecar.put import Put
 from sidecar.spares import Wish
 from sidecar.tensors import Block, Lease, shape_of
 
 log = logging.getLogger(__name__)
 
 DEFAULT_QUOTA: Final = 64 << 20
-INLINE_COPY: Final = 8 << 20
-"""Bytes up to which a copy (under 1 ms) is done on the event loop: a thread would cost more than it frees."""
 GRACE: Final = 1.0
 """Seconds after its own deadline at which the daemon counts as hung."""
 FIRST_RETRY, LAST_RETRY = 0.02, 0.3
@@ -124,10 +123,10 @@ class SidecarClient:
     async def put_copy(self, owner: Owner, output: str, index: int, tensor: Any, *, expires: float, wait: float) -> Ref:
         """Copies a numpy array or torch tensor (any device) and commits it. Raises like `put`."""
         async with self.put(owner, output, index, tensor.shape, tensor.dtype, expires=expires, wait=wait) as block:
-            if tensor.nbytes <= INLINE_COPY:
+            if tensor.nbytes < LARGE:
                 copy(block, tensor)
             else:
-                await self._mapper.run(lambda: copy(block, tensor))
+                await copy_large(block, tensor, self._mapper)
         return block.ref
 
     async def get(self, ref: Ref, wait: float = 2.0) -> Lease:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sidecar import arena
@@ -31,6 +31,10 @@ class Mapper:
     async def run(self, work: Callable[[], object]) -> None:
         """Runs `work` in a thread. A cancelled caller leaves it running to its end."""
         await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Runs `work` in a thread, unless it is cancelled before a thread is free."""
+        return self._threads.submit(work)
 
     async def writable(self, descriptor: int, size: int) -> Mapping:
         """Takes over the descriptor. Raises OSError, Denied."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from sidecar.dtypes import BFLOAT16, nbytes_of
+from sidecar.dtypes import nbytes_of
 from sidecar.messages import Owner
 from sidecar.tensors import Block
 
@@ -46,13 +43,3 @@ class Put(AbstractAsyncContextManager[Block]):
             self._block.abort()
         else:
             self._block.commit(self._expires)
-
-
-def copy(block: Block, source: Any) -> None:
-    """From a numpy array or torch tensor, on any device, of the shape and dtype of the block."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(source, torch.Tensor):
-        block.torch().copy_(source.detach())
-        return
-    target = block.array
-    np.copyto(target, source.view(target.dtype) if block.dtype == BFLOAT16 else source)

@@ -93,6 +93,40 @@ async def test_scalars_and_empty_tensors(connect: Connect, shape: tuple[int, ...
         assert (lease.array == 7).all()
 
 
+@pytest.mark.parametrize("nbytes", [4 * MIB + 4, 8 * MIB, 9 * MIB + 8, 33 * MIB])
+async def test_a_large_copy_is_whole_whatever_its_tensor(connect: Connect, settled: Any, nbytes: int) -> None:
+    client, reader = await connect(quota=40 * MIB), await connect(quota=0)
+    plain = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    flat = torch.from_numpy(plain)
+    sources: list[Any] = [
+        plain, plain.view(np.float16), plain[::-1], plain.reshape(2, -1).T, flat, flat.view(torch.bfloat16),
+        flat.view(torch.bfloat16).reshape(2, -1).t(),
+    ]  # fmt: skip
+    for index, source in enumerate(sources):
+        ref = await client.put_copy(OWNER, "out", index, source, expires=soon(), wait=2.0)
+        with await reader.get(ref) as lease:
+            if isinstance(source, torch.Tensor):
+                bits = torch.uint8 if source.dtype == torch.uint8 else torch.int16  # a NaN is not equal to itself
+                assert torch.equal(lease.torch().view(bits), source.view(bits))
+            else:
+                assert lease.array.tobytes() == source.tobytes()
+        await settled(client, leases=0)  # no thread holds a view of it
+        await client.drop(OWNER)
+
+
+async def test_a_large_copy_that_is_cancelled_gives_its_block_back(connect: Connect, settled: Any) -> None:
+    client = await connect(quota=64 * MIB)
+    data = np.ones(48 * MIB, np.uint8)
+    for _ in range(10):
+        putting = asyncio.create_task(client.put_copy(OWNER, "out", 0, data, expires=soon(), wait=2.0))
+        await asyncio.sleep(0)
+        await client.stats()
+        putting.cancel()
+        await asyncio.gather(putting, return_exceptions=True)
+        await client.drop(OWNER)
+        await settled(client, blocks=0, leases=0)
+
+
 async def test_a_large_copy_leaves_the_event_loop_alone(connect: Connect) -> None:
     client = await connect(quota=36 * MIB)
     data = np.ones(32 * MIB, np.uint8)
