@@ -2,10 +2,10 @@
 
 **The answer to one request does not depend on what runs beside it.** Matrix products round differently for different
 numbers of rows, so a prompt is read alone, and every step of generation has the same number of rows (idle ones are
-padding); attention, whose length differs, is computed row by row. Rows are tokens, of any sequence.
+padding); attention, whose length differs, and experts are computed row by row. Rows are tokens, of any sequence.
 
-transformers runs all of a model but its attention, so that any architecture works whose attention can be replaced and
-which mixes tokens nowhere else. Each model is compared with its own computation before it serves.
+transformers runs the rest, so that any architecture works whose attention can be replaced and which mixes tokens
+nowhere else. Each model is compared with its own computation before it serves.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from components import qwen_omni
 from components.halves import FAMILIES, config_of, device_of, dtype_of, words
+from components.llm import experts
 from components.llm.memory import Memory
 from components.llm.prompt import Prompt
 from cornstalk.errors import SetupError
@@ -93,6 +94,7 @@ class Model:
         refusal = f"{type(self._lm).__name__} cannot be served: "
         try:
             self._lm.set_attn_implementation(ATTENTION)
+            experts.apart(self._lm, STEP_ROWS)
             one, other = Prompt(tokens[:3]), Prompt(tokens[2:])
             self.read(Rows(beside, 0, other.tokens, other))
             read = self.read(Rows(memory, 0, one.tokens, one))
