@@ -1,4 +1,4 @@
-"""The audio encoder of Qwen2.5-Omni: a file of audio in, rows for its thinker out."""
+"""The audio encoder of a Qwen-Omni: a file of audio in, rows for its thinker out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from components import models
 from components.engine import Call
 from components.fingerprint import fingerprint
-from components.halves import dtype_of
+from components.halves import device_of, dtype_of
 from components.media.audio import decode_audio
 from components.qwen_omni import OmniFolder
 from components.windowed import WindowedBatch
@@ -22,10 +22,14 @@ from cornstalk.tasks.omni import OmniEar
 
 _SHORTEST: Final = 4
 """Frames of 10 ms that make a row."""
+_PADDING: Final = {"qwen2_5_omni": "max_length", "qwen3_omni_moe": "longest"}
+"""How the processor of each family fills a sound up before it looks at its frequencies: the last frame tells."""
 
 
 class OmniEarEngine:
-    """rows: [n, size] of `dtype`, 25 a second. Files are decoded side by side; sounds of one length share a step."""
+    """rows: [n, size] of `dtype`, 25 a second, of Qwen3-Omni 13. Files are decoded side by side; sounds of one length
+    share a step.
+    """
 
     slots = 8
     identity = ""
@@ -36,6 +40,7 @@ class OmniEarEngine:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="ear")
         self._tower: Any = None
         self._extractor: Any = None
+        self._padding = ""
         self._steps: WindowedBatch[Any, Any] | None = None
 
     async def start(self) -> None:
@@ -49,7 +54,6 @@ class OmniEarEngine:
         import soundfile  # noqa: F401
         import torch
         from transformers import WhisperFeatureExtractor
-        from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioEncoder
 
         torch.set_num_threads(1)
         folder = OmniFolder(models.language_model(self._task.model))
@@ -58,8 +62,10 @@ class OmniEarEngine:
             self._extractor = WhisperFeatureExtractor.from_pretrained(folder.path, local_files_only=True)
         except (OSError, ValueError, TypeError) as error:
             raise SetupError(f"{folder.path} does not say how audio is prepared: {error}") from error
-        config, dtype = folder.config.thinker_config.audio_config, dtype_of(self._task.dtype, "cpu")
-        self._tower = folder.part("thinker.audio_tower.", Qwen2_5OmniAudioEncoder, config, dtype)
+        self._padding = _PADDING[folder.family]
+        config, device = folder.config.thinker_config.audio_config, device_of(self._task.device)
+        kind, dtype = _tower_of(folder.family), dtype_of(self._task.dtype, device)
+        self._tower = folder.part("thinker.audio_tower.", kind, config, dtype).to(device)
         self._steps = WindowedBatch("ear", self._rows, self.slots)
 
     async def stop(self) -> None:
@@ -83,7 +89,7 @@ class OmniEarEngine:
         rate, seconds = self._extractor.sampling_rate, self._extractor.chunk_length
         samples = decode_audio(audio, rate=rate, seconds=seconds)
         heard = self._extractor(
-            samples, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
+            samples, sampling_rate=rate, padding=self._padding, return_attention_mask=True, return_tensors="np"
         )
         features: np.ndarray[Any, Any] = heard["input_features"][0][:, heard["attention_mask"][0].astype(bool)]
         if features.shape[1] < _SHORTEST:
@@ -93,8 +99,19 @@ class OmniEarEngine:
     def _rows(self, sounds: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
         import torch
 
-        lengths = torch.tensor([sound.shape[1] for sound in sounds])
+        device = self._tower.device
+        lengths = torch.tensor([sound.shape[1] for sound in sounds], device=device)
         with torch.inference_mode():
-            features = torch.from_numpy(np.concatenate(sounds, axis=1)).to(self._tower.dtype)
-            rows = self._tower(features, feature_lens=lengths).last_hidden_state
+            features = torch.from_numpy(np.concatenate(sounds, axis=1)).to(device, self._tower.dtype)
+            rows = self._tower(features, feature_lens=lengths).last_hidden_state.cpu()
         return list(rows.split(rows.shape[0] // len(sounds)))
+
+
+def _tower_of(family: str) -> Any:
+    if family == "qwen3_omni_moe":
+        from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeAudioEncoder
+
+        return Qwen3OmniMoeAudioEncoder
+    from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioEncoder
+
+    return Qwen2_5OmniAudioEncoder

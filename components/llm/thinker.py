@@ -1,4 +1,4 @@
-"""The thinker of Qwen2.5-Omni: text and sounds in, text out, and beside it the rows from which a talker speaks."""
+"""The thinker of a Qwen-Omni: text and sounds in, text out, and beside it the rows from which a talker speaks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from components.llm.model import STEP_ROWS, Model
 from components.llm.prompt import Prompt
 from components.llm.reply_rows import ReplyRows
 from components.llm.sampling import sampler
+from components.llm.talker_edge import EDGES, TalkerEdge
 from components.llm.transformers_engine import CONTEXT
-from components.qwen_omni import OmniFolder, Speaker, speaker_of
+from components.qwen_omni import OmniFolder
 from components.tensors import torch_of
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
@@ -34,7 +35,7 @@ class ThinkerEngine:
         self._task = task
         self._model: Model
         self._chat: Chat
-        self._speakers: dict[str, Speaker] = {}
+        self._edge: TalkerEdge
         self._batch: Batch | None = None
 
     async def start(self) -> None:
@@ -45,11 +46,10 @@ class ThinkerEngine:
 
     def _load(self) -> None:
         folder = OmniFolder(models.language_model(self._task.model))
-        self._speakers = folder.speakers()
-        self._model = Model(folder.path, CONTEXT, self._task.dtype, taps=(0, -1))
+        edge = EDGES[folder.family]
+        self._model = Model(folder.path, CONTEXT, self._task.dtype, taps=edge.taps(folder.config))
+        self._edge = edge(folder, self._model)
         self._chat = Chat(folder.path)
-        talker = folder.config.talker_config
-        self._end = self._model.embeddings((talker.tts_text_end_token_id, talker.tts_text_pad_token_id))
         self._batch = Batch(self._model)
 
     async def stop(self) -> None:
@@ -64,7 +64,7 @@ class ThinkerEngine:
         inputs = dict(call.inputs)
         audio, speak, speaker = inputs.pop("audio"), inputs.pop("speak"), inputs.pop("speaker")
         ask = checked(inputs)
-        voice = speaker_of(self._speakers, speaker) if speak else None
+        voice = self._edge.voice(speaker) if speak else None
         prompt = await asyncio.to_thread(self._prompt, ask, [torch_of(rows) for rows in audio])
         room = self._model.context - len(prompt)
         if room < 1:
@@ -77,8 +77,7 @@ class ThinkerEngine:
         generation = Generation(prompt, limit, self._chat.end_ids, draw, call.check, stored_tokens(call))
         async with AsyncExitStack() as stack:
             if voice is not None:
-                begin = self._model.embeddings((voice.bos_token,))
-                await stack.enter_async_context(ReplyRows(call, generation, begin, self._end))
+                await stack.enter_async_context(ReplyRows(call, generation, self._edge, voice))
             tokens = await stack.enter_async_context(aclosing(self._batch.results(generation)))
             call.tokens_out = await say(call, self._chat, ask, tokens)
         return {"tokens": call.tokens_out}

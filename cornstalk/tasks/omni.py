@@ -15,6 +15,7 @@ from cornstalk.task import CompositeTask, UnitTask
 from cornstalk.types import Audio, Stream, Tensor, Upload
 
 Precision = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
 
 
 class OmniEar(UnitTask):
@@ -24,9 +25,10 @@ class OmniEar(UnitTask):
     cached: ClassVar[bool] = True
     model: str
     dtype: Precision = "auto"
+    device: Device = "auto"
 
     class Out(BaseModel):
-        rows: Tensor  # [n, size of the thinker's hidden states]: 25 rows a second
+        rows: Tensor  # [n, size of the thinker's hidden states]: 25 rows a second, of Qwen3-Omni 13
 
     def __call__(self, *, audio: Upload) -> Out:
         raise NotImplementedError
@@ -35,9 +37,10 @@ class OmniEar(UnitTask):
 class Thinker(UnitTask):
     """The language model. With `speak` it streams what its Talker needs beside the text.
 
-    `rows`: first [prompt + 1, size] (the sum of embedding and last hidden state of each token of the prompt, sounds by
-    their hidden state alone; last the embedding that begins a reply), then a [1, size] for each token but the last,
-    then a [2, size] that ends it. dtype is that of the model.
+    `rows` of Qwen2.5-Omni: first [prompt + 1, size] (the sum of embedding and last hidden state of each token of the
+    prompt, sounds by their hidden state alone; last the embedding that begins a reply), then a [1, size] for each token
+    but the last, then a [2, size] that ends it. dtype is that of the model. Those of Qwen3-Omni stand in
+    docs/models/qwen3-omni.md.
     """
 
     kind: ClassVar[str] = "llm"
@@ -64,34 +67,41 @@ class Thinker(UnitTask):
 
 
 class Talker(UnitTask):
-    """Draws the codes of the speech, with the seed of the call, while the rows of its Thinker still arrive."""
+    """Draws the codes of the speech, with the seed of the call, while the rows of its Thinker still arrive.
+
+    Of Qwen2.5-Omni a moment is one code, 50 of them a second; of Qwen3-Omni one of each codebook, 12.5 times a second.
+    """
 
     kind: ClassVar[str] = "talker"
     model: str
     dtype: Precision = "auto"
+    device: Device = "auto"
 
     class Out(BaseModel):
-        codes: Stream[list[Tensor]]  # int16 [n]: 50 a second
-        count: int
+        codes: Stream[list[Tensor]]  # int16 [n], or [n, codebooks]
+        count: int  # moments
 
     def __call__(
         self,
         *,
         rows: Stream[list[Tensor]],
-        max_codes: int = 4096,
+        max_codes: int = 4096,  # moments
         temperature: float = 0.9,
-        top_k: int = 40,
-        top_p: float = 0.8,
+        top_k: int | None = None,  # None: as transformers draws for the family, 40 or 50
+        top_p: float | None = None,  # None: 0.8 or 1.0
         repetition_penalty: float = 1.05,
     ) -> Out:
         raise NotImplementedError
 
 
 class Vocoder(UnitTask):
-    """Makes the sound of codes while they arrive: 20 ms each. Its noise is drawn with the seed of the call."""
+    """Makes the sound of codes while they arrive: 20 ms of each moment of Qwen2.5-Omni, whose noise is drawn with the
+    seed of the call; 80 ms of Qwen3-Omni, whose `speaker` is in the codes.
+    """
 
     kind: ClassVar[str] = "generator"
     model: str
+    device: Device = "auto"
 
     class Out(BaseModel):
         audio: Stream[Audio]
