@@ -29,7 +29,9 @@ NAMES: Final = (
     "autoscale",
     "batch_lane",
     "llm_overhead",
+    "encoder",
     "encoder_cache",
+    "idle",
 )
 LIMIT: Final = 1.5
 """Load average (1 minute) above which a run is refused."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from components.encoder.tower import Picture, Tower
+import numpy as np
+
+from components.encoder.tower import Picture, Tower, evenly
 from components.media.images import Pixels
+from components.media.video import Frames, Sampled
+
+_EDGES: Final = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
+"""Names of limits, and what older folders call them."""
+_FEWEST: Final = 4
+"""Frames of a video, if it has as many."""
 
 
 class Qwen25VL(Tower):
     """patches [p, 1176] (14 x 14 pixels, twice) -> embeddings [1, rows, columns, size], rows * columns = p / 4.
 
-    The shape is what the language model derives the positions of the rows from.
+    Of n frames [n / 2, rows, columns, size]: two in turn are one step, and steps are equal parts of the video. The
+    shape and their times are what the language model derives the positions of the rows from.
     """
 
     processor = "Qwen2VLImageProcessorPil"
@@ -21,6 +30,36 @@ class Qwen25VL(Tower):
         made = self._prepared(pixels)
         arrays = {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
         return Picture(arrays, tuple(made["image_grid_thw"][0].tolist()), len(made["pixel_values"]))
+
+    def chosen(self, total: int, rate: float, fps: float, most: int) -> list[int]:
+        count = min(max(total / rate * fps, _FEWEST), min(most, total) // 2 * 2)
+        return evenly(total, max(1, int(count) // 2 * 2))
+
+    def film(self, film: Sampled) -> Picture:
+        merge = self._processor.temporal_patch_size
+        frames = np.concatenate([film.frames, *[film.frames[-1:]] * (-len(film.frames) % merge)])
+        steps = len(frames) // merge
+        made = self._prepared_frames(frames)
+        # the patches of one picture hold it `merge` times, side by side
+        alone = made["pixel_values"].reshape(len(frames), -1, 3, merge, self._processor.patch_size**2)[:, :, :, 0]
+        joined = alone.reshape(steps, merge, *alone.shape[1:]).transpose(0, 2, 3, 1, 4)
+        patches = joined.reshape(-1, made["pixel_values"].shape[1])
+        grid = made["image_grid_thw"][:1] * [[steps, 1, 1]]
+        arrays = {"pixel_values": patches, "image_grid_thw": grid}
+        return Picture(arrays, tuple(grid[0].tolist()), len(patches), self._times(film, steps))
+
+    def _prepared_frames(self, frames: Frames) -> Any:
+        size = {edge: self._limit(edge, len(frames)) for edge in _EDGES}
+        return self._processor(images=list(frames), return_tensors="np", input_data_format="channels_last", size=size)
+
+    def _limit(self, edge: str, frames: int) -> float:
+        """Pixels of a frame, at least ("shortest_edge") or at most."""
+        said = self._videos.get(_EDGES[edge]) or self._videos.get("size", {}).get(edge)
+        return float(said or self._processor.size[edge])
+
+    def _times(self, film: Sampled, steps: int) -> list[float]:
+        each = self._processor.temporal_patch_size / (len(film.frames) / film.seconds) if film.seconds else 0.0
+        return [step * each for step in range(steps)]
 
     def encode(self, pictures: Sequence[Picture]) -> list[Any]:
         return [
@@ -34,7 +73,7 @@ class Qwen25VL(Tower):
         )
 
     def _shaped(self, picture: Picture, rows: Any) -> Any:
-        """[..., n, size] -> [..., 1, rows, columns, size]."""
+        """[..., n, size] -> [..., steps, rows, columns, size]."""
         frames, high, wide = picture.arrays["image_grid_thw"][0].tolist()
         merge = self.config.vision_config.spatial_merge_size
         return rows.unflatten(-2, (frames, high // merge, wide // merge))
@@ -47,8 +86,23 @@ class Qwen2VL(Qwen25VL):
 class Qwen3VL(Qwen25VL):
     """patches [p, 1536] (16 x 16 pixels, twice) -> embeddings [1 + layers, 1, rows, columns, size].
 
-    The first are those of the rows; the others are deepstack features, which the first layers of the model add.
+    The first are those of the rows; the others are deepstack features, which the first layers of the model add. The
+    time of a step is the middle of those of its two frames.
     """
+
+    def chosen(self, total: int, rate: float, fps: float, most: int) -> list[int]:
+        count = min(max(int(total / rate * fps), _FEWEST), most, total)
+        return [round(number) for number in np.linspace(0, total - 1, count)]
+
+    def _limit(self, edge: str, frames: int) -> float:
+        """That of a video is one for all its frames together."""
+        whole = super()._limit(edge, frames)
+        return whole / frames if self._videos else whole
+
+    def _times(self, film: Sampled, steps: int) -> list[float]:
+        merge = self._processor.temporal_patch_size
+        times = [*film.times, *[film.times[-1]] * (steps * merge - len(film.times))]
+        return [(first + last) / 2 for first, last in zip(times[::merge], times[merge - 1 :: merge], strict=True)]
 
     def encode(self, pictures: Sequence[Picture]) -> list[Any]:
         import torch

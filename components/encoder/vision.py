@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
-
-import numpy as np
 
 from components import models
 from components.encoder.families import towers_of
@@ -16,10 +14,12 @@ from components.encoder.tower import Picture, Tower
 from components.engine import Call
 from components.fingerprint import fingerprint
 from components.media.images import decode_image, picture_of
+from components.media.video import choose_frames
 from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.seeing import ImageEncoder
+from cornstalk.values import out_of_range
 
 THREADS: Final = 2
 """Pictures that are decoded at once."""
@@ -32,9 +32,9 @@ ROOM: Final = 16_384
 
 
 class VisionEncoder:
-    """Pictures of equal shape that wait at the same time go through the tower together.
+    """Pictures of equal shape that wait at the same time go through the tower together, and so do videos.
 
-    A picture that cannot be read fails alone, before any step.
+    What cannot be read fails alone, before any step.
     """
 
     slots = 8
@@ -67,25 +67,22 @@ class VisionEncoder:
 
     async def run(self, call: Call) -> dict[str, Any]:
         assert self._steps is not None
-        given = (call.inputs[name] for name in ("image", "page", "among", "adapter"))
         with self._steps.coming():
-            picture = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepared, *given)
+            picture = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepared, call.inputs)
         call.check()
         most = max(1, ROOM // picture.patches)
         await call.tensor("embeddings", await self._steps.do(picture, picture.bucket, call.check, most))
-        return {}
+        return {"times": list(picture.times)}
 
-    def _prepared(self, image: bytes | np.ndarray[Any, Any], page: int, among: int, adapter: str) -> Picture:
-        """Raises EngineError: bad_input, bad_image, bad_page, too_large."""
-        name = adapter or self._task.model
+    def _prepared(self, inputs: Mapping[str, Any]) -> Picture:
+        """Raises EngineError: bad_input, bad_image, bad_page, bad_video, too_long, too_large."""
+        name = inputs["adapter"] or self._task.model
         if name not in self._towers:
             raise EngineError(f"no adapter {name!r}; there are {', '.join(self._towers)}", "bad_input")
-        pixels = decode_image(image, page=page) if isinstance(image, bytes) else picture_of(image, page)
-        try:
-            picture = self._towers[name].prepare(pixels, among)
-        except ValueError as error:
-            high, wide = pixels.shape[:2]
-            raise EngineError(f"a picture of {wide} x {high} is not for this model: {error}", "bad_image") from error
+        if (inputs["image"] is None) == (inputs["video"] is None):
+            raise EngineError("give an image or a video", "bad_input")
+        prepared = _picture if inputs["video"] is None else _film
+        picture = prepared(self._towers[name], inputs)
         return replace(picture, bucket=(name, picture.bucket))
 
     def _encode(self, pictures: Sequence[Picture]) -> list[Any]:
@@ -95,3 +92,26 @@ class VisionEncoder:
         with torch.inference_mode():
             made = self._towers[name].encode([replace(picture, bucket=bucket) for picture in pictures])
             return [tensor.contiguous().cpu() for tensor in made]
+
+
+def _picture(tower: Tower, inputs: Mapping[str, Any]) -> Picture:
+    image, page = inputs["image"], inputs["page"]
+    pixels = decode_image(image, page=page) if isinstance(image, bytes) else picture_of(image, page)
+    try:
+        return tower.prepare(pixels, inputs["among"])
+    except ValueError as error:
+        high, wide = pixels.shape[:2]
+        raise EngineError(f"a picture of {wide} x {high} is not for this model: {error}", "bad_image") from error
+
+
+def _film(tower: Tower, inputs: Mapping[str, Any]) -> Picture:
+    for name in ("fps", "frames", "side"):
+        if limit := out_of_range(ImageEncoder.inputs[name], inputs[name]):
+            raise EngineError(f"{name}: {limit}", "bad_input")
+    fps, most = inputs["fps"], inputs["frames"]
+    film = choose_frames(inputs["video"], lambda total, rate: tower.chosen(total, rate, fps, most), inputs["side"])
+    try:
+        return tower.film(film)
+    except ValueError as error:
+        high, wide = film.frames.shape[1:3]
+        raise EngineError(f"frames of {wide} x {high} are not for this model: {error}", "bad_video") from error

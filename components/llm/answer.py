@@ -11,7 +11,7 @@ from components.engine import Call
 from components.llm.chat import Chat, Detokenizer
 from components.llm.text import Stops, Unsaid
 from cornstalk.errors import EngineError
-from cornstalk.tasks.llm import LLM, MAX_IMAGES
+from cornstalk.tasks.llm import LLM, MAX_IMAGES, MAX_VIDEOS
 from cornstalk.values import out_of_range
 
 
@@ -24,9 +24,9 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Ask:
-    """A checked request."""
+    """A checked request. The parts of a prompt are as they travel."""
 
-    prompt: str
+    prompt: str | list[Any]
     system: str
     max_tokens: int
     stop: list[str]
@@ -42,16 +42,22 @@ class Ask:
     json_schema: dict[str, Any] | None
     tools: list[dict[str, Any]]
     images: list[Any]
+    videos: list[Any]
+    times: list[list[float]]
 
 
 def checked(inputs: Mapping[str, Any]) -> Ask:
     """Inputs may come from other tasks, so not all ranges were looked at before. Raises EngineError bad_input."""
     ask = Ask(**{**LLM.defaults, **inputs})
     for name, port in LLM.inputs.items():
-        if name != "images" and (limit := out_of_range(port, getattr(ask, name))):
+        if name not in ("images", "videos") and (limit := out_of_range(port, getattr(ask, name))):
             raise EngineError(f"{name}: {limit}", "bad_input")
     if len(ask.images) > MAX_IMAGES:
         raise EngineError(f"{len(ask.images)} pictures were given; a prompt takes up to {MAX_IMAGES}", "bad_input")
+    if len(ask.videos) > MAX_VIDEOS:
+        raise EngineError(f"{len(ask.videos)} videos were given; a prompt takes up to {MAX_VIDEOS}", "bad_input")
+    if len(ask.times) != len(ask.videos):
+        raise EngineError(f"{len(ask.videos)} videos were given, and times of {len(ask.times)}", "bad_input")
     return ask
 
 

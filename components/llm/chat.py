@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from components.llm.pictures import Written
+from components.llm.content import Content, Shown
 from cornstalk.errors import EngineError, SetupError
 
 Tool = Mapping[str, Any]
@@ -21,11 +22,11 @@ _TEMPLATES: Final = "chat_template.json"
 class Chat:
     """Tokenizer and chat template of one model. Loads in 1 s; `prompt` is safe from any thread.
 
-    A model without a template goes on with the prompt as it is. `written`: how its template writes pictures, if it has
-    any. Raises SetupError for a folder without a tokenizer.
+    A model without a template goes on with the prompt as it is. `sees`: its template takes pictures beside texts.
+    Raises SetupError for a folder without a tokenizer.
     """
 
-    def __init__(self, folder: Path, written: Written | None = None) -> None:
+    def __init__(self, folder: Path, sees: bool = False) -> None:
         from tokenizers import Tokenizer
         from transformers import AutoTokenizer
 
@@ -42,32 +43,50 @@ class Chat:
         self.end_ids = frozenset(_ends(tokenizer, folder))
         if tokenizer.chat_template is None and (folder / _TEMPLATES).is_file():
             tokenizer.chat_template = json.loads((folder / _TEMPLATES).read_bytes())["chat_template"]
-        self.tokenizer, self._written = tokenizer, written
-        self._templates = {0: self._rendered(0)}
+        self.tokenizer, self._sees = tokenizer, sees
+        self._alone = self._rendered([""])
 
-    def prompt(
-        self, prompt: str, system: str, pictures: int = 0, sounds: Sequence[int] = (), tools: Sequence[Tool] = ()
-    ) -> list[int]:
-        """Tokens of one turn, up to where the answer begins, with one placeholder for each picture.
+    def prompt(self, prompt: str, system: str, sounds: Sequence[int] = (), tools: Sequence[Tool] = ()) -> list[int]:
+        """As `turn`, of a text alone. The tokens of `sounds` stand before it."""
+        return self._tokens(self._alone if not tools else self._equipped([""], tools), [prompt], system, sounds)
 
-        Pictures, and the tokens of `sounds`, stand before the prompt. Control tokens inside the texts are plain text:
-        no role can be forged, and no picture. Tools that hold one, or for which the template has no place, raise
-        EngineError bad_input.
+    def turn(self, content: Content, system: str, tools: Sequence[Tool] = ()) -> tuple[list[int], list[Shown]]:
+        """Tokens of one turn, up to where the answer begins, and what is shown in it in the order of its placeholders:
+        templates may have an order of their own.
+
+        Control tokens inside the texts are plain text: no role can be forged, and no picture. Raises EngineError
+        bad_input for tools that hold one, and for what the template has no place for.
         """
-        if pictures not in self._templates:
-            self._templates[pictures] = self._rendered(pictures)
-        alone, led = self._equipped(pictures, tools) if tools else self._templates[pictures]
-        template = led if system else alone
-        before, _, rest = template.partition(_SYSTEM) if system else ("", "", template)
-        between, _, after = rest.partition(_USER)
-        return [
-            *self._control(before),
-            *self.plain(system),
-            *self._control(between),
-            *sounds,
-            *self.plain(prompt),
-            *self._control(after),
-        ]
+        rendered = self._equipped(content, tools) if tools else self._rendered(content)
+        shown = [part for part in content if isinstance(part, Shown)]
+        written: list[Shown] = []
+        left = {mark: iter([one for one in shown if one.mark == mark]) for mark in {one.mark for one in shown}}
+
+        def put(mark: re.Match[str]) -> str:
+            if one := next(left[mark[0]], None):
+                written.append(one)
+            return one.out if one else ""
+
+        template = rendered[bool(system)]
+        if shown:
+            template = re.sub("|".join(map(re.escape, left)), put, template)
+        if len(written) != len(shown):
+            raise EngineError(
+                "the chat template of this model has no place for so many pictures or videos", "bad_input"
+            )
+        return self._tokens((template, template), [part for part in content if isinstance(part, str)], system), written
+
+    def _tokens(
+        self, rendered: tuple[str, str], texts: Sequence[str], system: str, sounds: Sequence[int] = ()
+    ) -> list[int]:
+        before, _, rest = rendered[1].partition(_SYSTEM) if system else ("", "", rendered[0])
+        between, *after = rest.split(_USER)
+        if len(after) != len(texts):
+            raise EngineError("the chat template of this model has no place for so many texts", "bad_input")
+        tokens = [*self._control(before), *self.plain(system), *self._control(between), *sounds]
+        for text, end in zip(texts, after, strict=True):
+            tokens += [*self.plain(text), *self._control(end)]
+        return tokens
 
     def plain(self, text: str) -> list[int]:
         """Tokens of a text, with control tokens taken as text."""
@@ -83,7 +102,7 @@ class Chat:
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _equipped(self, pictures: int, tools: Sequence[Tool]) -> tuple[str, str]:
+    def _equipped(self, content: Content, tools: Sequence[Tool]) -> tuple[str, str]:
         import jinja2
 
         said = json.dumps(tools, ensure_ascii=False)
@@ -91,43 +110,47 @@ class Chat:
         if forged := next((token for token in (*control, _SYSTEM, _USER) if token in said), None):
             raise EngineError(f"tools: {forged!r} is a control token of this model", "bad_input")
         try:
-            rendered = self._rendered(pictures, tools)
+            rendered = self._rendered(content, tools)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise EngineError(
                 f"tools: the chat template of this model cannot write them: {error}", "bad_input"
             ) from error
-        if rendered == self._templates[pictures]:
+        if rendered == self._rendered(content):
             raise EngineError("tools: the chat template of this model has no place for them", "bad_input")
         return rendered
 
-    def _rendered(self, pictures: int, tools: Sequence[Tool] = ()) -> tuple[str, str]:
+    def _rendered(self, content: Content, tools: Sequence[Tool] = ()) -> tuple[str, str]:
         """The template of a turn, without and with a system text. Some have no place for that: there it stands before
         the user's.
         """
         import jinja2
 
-        user = self._message("user", _USER, pictures)
+        user = self._message("user", [part if isinstance(part, Shown) else _USER for part in content])
         alone = self._template([user], tools)
         try:
-            led = self._template([self._message("system", _SYSTEM), user], tools)
+            led = self._template([self._message("system", [_SYSTEM]), user], tools)
         except jinja2.TemplateError:
             led = ""
-        return alone, led if led.find(_SYSTEM) >= 0 else alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}")
+        return alone, led if led.find(_SYSTEM) >= 0 else alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}", 1)
 
-    def _message(self, role: str, text: str, pictures: int = 0) -> dict[str, Any]:
-        if self._written is None:
-            return {"role": role, "content": text}
-        return {"role": role, "content": [{"type": "image"}] * pictures + [{"type": "text", "text": text}]}
+    def _message(self, role: str, content: Content) -> dict[str, Any]:
+        if not self._sees:
+            return {"role": role, "content": "".join(map(str, content))}
+        parts = [
+            {"type": part.kind, "mark": part.mark} if isinstance(part, Shown) else {"type": "text", "text": part}
+            for part in content
+        ]
+        return {"role": role, "content": parts}
 
     def _template(self, messages: list[dict[str, Any]], tools: Sequence[Tool]) -> str:
-        tokenizer, written = self.tokenizer, self._written
+        tokenizer = self.tokenizer
         if tokenizer.chat_template is None:
             begin = tokenizer.bos_token if self._begins(tokenizer) else ""
-            return begin + "\n\n".join(_plainly(message["content"], written) for message in messages)
+            return begin + "\n\n".join(_plainly(message["content"]) for message in messages)
         text: str = tokenizer.apply_chat_template(
             messages, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
         )
-        return text if written is None else text.replace(written.mark, written.out)
+        return text
 
     def _begins(self, tokenizer: Any) -> bool:
         """Whether the model was taught that a text begins with a token of its own."""
@@ -135,10 +158,8 @@ class Chat:
         return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
 
 
-def _plainly(content: Any, written: Written | None) -> str:
-    if isinstance(content, str) or written is None:
-        return str(content)
-    return "".join(written.out if part["type"] == "image" else part["text"] for part in content)
+def _plainly(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text") or part["mark"] for part in content)
 
 
 def _ends(tokenizer: Any, folder: Path) -> set[int]:

@@ -1,21 +1,27 @@
-"""How each family of multimodal models reads pictures: what stands for one in a prompt, and which positions it has."""
+"""How each family of multimodal models reads pictures and videos: what stands for one in a prompt, and where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from components.llm.answer import Ask
+from components.llm.chat import Chat
+from components.llm.content import Shown, content_of
 from components.llm.prompt import Prompt
+from components.tensors import torch_of
 from cornstalk.errors import EngineError
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a chat template writes for a picture, and what the model reads instead, with one placeholder."""
+class Written(NamedTuple):
+    """What a chat template writes for a picture or a video, and what the model reads instead."""
 
     mark: str
     out: str
+    """With one placeholder. Of each step of a video `n`, from 1, and `at`, in seconds, may stand in it."""
+    between: str | None = None
+    """What stands between the steps of a video; None: they are one."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +29,26 @@ class Reading:
     """Of one family. `axes`: rows have positions in time, height and width, which the shape of embeddings tells."""
 
     written: Written
+    video: Written | None = None
+    """None: its frames are pictures."""
     axes: bool = False
+    timed: bool = False
+    """Whether the positions of a video follow its time, not the number of its steps."""
     both_ways: bool = False
     deep: bool = False
     """The first axis of embeddings is that of the layers which they are for."""
 
 
 _QWEN: Final = Written("<|image_pad|>", "<|image_pad|>")
+_QWEN_VIDEO: Final = Written("<|video_pad|>", "<|video_pad|>")
+_QWEN3_VIDEO: Final = Written("<|video_pad|>", "<{at:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>", "")
+_INTERN: Final = "<img><IMG_CONTEXT></img>"
 READINGS: Final = {
-    "qwen2_5_vl": Reading(_QWEN, axes=True),
-    "qwen2_vl": Reading(_QWEN, axes=True),
-    "qwen3_vl": Reading(_QWEN, axes=True, deep=True),
-    "llava_onevision": Reading(Written("<image>", "<image>")),
-    "internvl": Reading(Written("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>")),
+    "qwen2_5_vl": Reading(_QWEN, _QWEN_VIDEO, axes=True, timed=True),
+    "qwen2_vl": Reading(_QWEN, _QWEN_VIDEO, axes=True),
+    "qwen3_vl": Reading(_QWEN, _QWEN3_VIDEO, axes=True, deep=True),
+    "llava_onevision": Reading(Written("<image>", "<image>"), Written("<video>", "<video>")),
+    "internvl": Reading(Written("<IMG_CONTEXT>", _INTERN), Written("<video>", "Frame{n}: " + _INTERN, "\n")),
     "gemma3": Reading(
         Written("<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"), both_ways=True
     ),
@@ -43,41 +56,100 @@ READINGS: Final = {
 """By the model type of transformers."""
 
 
-def with_pictures(tokens: Sequence[int], pictures: Sequence[Any], reading: Reading, config: Any) -> Prompt:
-    """`pictures`: embeddings that an encoder of this model made, torch. `tokens` has a placeholder for each, in order.
+class Span(NamedTuple):
+    """Rows that take the place of one placeholder."""
 
-    Raises EngineError: bad_states for embeddings of another model, bad_input if the template left a picture out.
+    rows: Any
+    """[n, size], or [1 + layers, n, size] of a family that is `deep`."""
+    grid: tuple[int, int] = (0, 0)
+    """Rows and columns of each step, where rows have positions."""
+    ticks: Sequence[int] = ()
+    """When each step is, in positions after the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen(Shown):
+    """A picture or a video as an encoder of this model has seen it."""
+
+    spans: Sequence[Span]
+
+
+def read(chat: Chat, ask: Ask, reading: Reading, config: Any) -> Prompt:
+    """The prompt of a request with all that it shows.
+
+    Raises EngineError: bad_states for embeddings of another model, bad_input for what the template, or the prompt, has
+    no place for.
     """
+    images = [[_picture(torch_of(image), reading, config)] for image in ask.images]
+    videos = [
+        _video(torch_of(video), times, reading, config) for video, times in zip(ask.videos, ask.times, strict=True)
+    ]
+    tokens, shown = chat.turn(content_of(ask.prompt, images, videos), ask.system, ask.tools)
+    return _laid(tokens, [span for one in shown if isinstance(one, Seen) for span in one.spans], reading, config)
+
+
+def _picture(embeddings: Any, reading: Reading, config: Any) -> Seen:
+    _check(embeddings, reading, config, 4 if reading.axes else 2)
+    return Seen("image", *reading.written[:2], [_span(embeddings, reading, [0])])
+
+
+def _video(embeddings: Any, times: Sequence[float], reading: Reading, config: Any) -> list[Seen]:
+    written = reading.video
+    in_steps = written is None or written.between is not None
+    _check(embeddings, reading, config, 4 if reading.axes else 3 if in_steps else 2)
+    steps = embeddings.split(1, 1 if reading.deep else 0)
+    if (reading.axes or in_steps) and len(times) != len(steps):
+        raise EngineError(f"a video of {len(steps)} steps has {len(times)} times", "bad_states")
+    if written is None:
+        return [Seen("image", *reading.written[:2], [_span(step[0], reading, [0])]) for step in steps]
+    if written.between is None:
+        ticks = _ticks(times, config) if reading.timed else range(len(steps))
+        return [Seen("video", *written[:2], [_span(embeddings, reading, ticks)])]
+    out = written.between.join(written.out.format(n=n, at=at) for n, at in enumerate(times, 1))
+    return [Seen("video", written.mark, out, [_span(step, reading, [0]) for step in steps])]
+
+
+def _check(embeddings: Any, reading: Reading, config: Any, axes: int) -> None:
+    size = config.get_text_config().hidden_size
+    layers = (1 + len(config.vision_config.deepstack_visual_indexes),) if reading.deep else ()
+    shape = tuple(embeddings.shape)
+    same = len(shape) == len(layers) + axes and shape[-1] == size and shape[: len(layers)] == layers and 0 not in shape
+    if not (same and embeddings.is_floating_point()):
+        raise EngineError(
+            f"embeddings {list(shape)} are not those of an encoder of this model, whose rows have {size} values",
+            "bad_states",
+        )
+
+
+def _ticks(times: Sequence[float], config: Any) -> list[int]:
     import torch
 
-    _check(pictures, reading, config)
-    if list(tokens).count(config.image_token_id) != len(pictures):
-        raise EngineError("the chat template of this model has no place for so many pictures", "bad_input")
-    rows = [picture.flatten(1 if reading.deep else 0, -2) for picture in pictures]
-    laid, left = _Laid(), iter(zip(rows, pictures, strict=True))
+    ticks: list[int] = (torch.tensor(times) * config.vision_config.tokens_per_second).long().tolist()
+    return ticks
+
+
+def _span(embeddings: Any, reading: Reading, ticks: Sequence[int]) -> Span:
+    rows = embeddings.flatten(1 if reading.deep else 0, -2)
+    return Span(rows, tuple(embeddings.shape[-3:-1]), ticks) if reading.axes else Span(rows)
+
+
+def _laid(tokens: Sequence[int], spans: Sequence[Span], reading: Reading, config: Any) -> Prompt:
+    import torch
+
+    if not spans:
+        return Prompt(tokens)
+    placeholders = {config.image_token_id, getattr(config, "video_token_id", None)}
+    if sum(token in placeholders for token in tokens) != len(spans):
+        raise EngineError("the tokenizer of this model has no placeholder for a picture or a video", "bad_input")
+    laid, left = _Laid(), iter(spans)
     for token in tokens:
-        if token == config.image_token_id:
-            given, picture = next(left)
-            laid.picture(token, given.shape[-2], picture.shape[-4:-1] if reading.axes else ())
+        if token in placeholders:
+            laid.span(token, next(left))
         else:
             laid.text(token)
     positions = torch.tensor(laid.positions).T if reading.axes else None
-    joined = torch.cat(rows, -2)
+    joined = torch.cat([span.rows for span in spans], -2)
     return Prompt(laid.tokens, joined if reading.deep else joined[None], laid.spans, positions, reading.both_ways)
-
-
-def _check(pictures: Sequence[Any], reading: Reading, config: Any) -> None:
-    size = config.get_text_config().hidden_size
-    layers = (1 + len(config.vision_config.deepstack_visual_indexes),) if reading.deep else ()
-    axes = len(layers) + (4 if reading.axes else 2)
-    for picture in pictures:
-        same = picture.ndim == axes and picture.shape[-1] == size and tuple(picture.shape[: len(layers)]) == layers
-        if not (same and picture.is_floating_point()):
-            raise EngineError(
-                f"embeddings {list(picture.shape)} are not those of an encoder of this model, whose rows have {size} "
-                "values",
-                "bad_states",
-            )
 
 
 class _Laid:
@@ -94,14 +166,14 @@ class _Laid:
         self.positions.append((self._next,) * 3)
         self._next += 1
 
-    def picture(self, token: int, rows: int, grid: Sequence[int]) -> None:
+    def span(self, token: int, span: Span) -> None:
         start = len(self.tokens)
-        self.tokens += [token] * rows
-        self.spans.append((start, start + rows))
-        if grid:
-            frames, high, wide = grid
-            at = self._next
-            self.positions += [
-                (at + t, at + y, at + x) for t in range(frames) for y in range(high) for x in range(wide)
-            ]
-            self._next += max(high, wide)
+        self.tokens += [token] * span.rows.shape[-2]
+        self.spans.append((start, len(self.tokens)))
+        self.positions += self._grid(span)
+        self._next += max(span.grid)
+
+    def _grid(self, span: Span) -> Iterator[tuple[int, ...]]:
+        high, wide = span.grid
+        at = self._next
+        return ((at + tick, at + y, at + x) for tick in span.ticks for y in range(high) for x in range(wide))

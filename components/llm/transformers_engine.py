@@ -12,12 +12,12 @@ from components.halves import FAMILIES
 from components.llm.answer import Ask, checked, say, stored_tokens
 from components.llm.batch import Batch, Generation
 from components.llm.chat import Chat
+from components.llm.content import content_of
 from components.llm.grammar import Grammars
 from components.llm.model import Model
-from components.llm.pictures import READINGS, Reading, with_pictures
+from components.llm.pictures import READINGS, Reading, read
 from components.llm.prompt import Prompt
 from components.llm.sampling import sampler
-from components.tensors import torch_of
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.llm import LLM
@@ -54,7 +54,7 @@ class TransformersEngine:
         folder = models.language_model(self._task.model)
         self._model = Model(folder, CONTEXT, self._task.dtype, self._task.device)
         self._reading = READINGS.get(self._model.config.model_type)
-        self._chat = Chat(folder, self._reading.written if self._reading else None)
+        self._chat = Chat(folder, sees=self._reading is not None)
         self._grammars = Grammars(self._chat, self._model.config.get_text_config().vocab_size)
         self._batch = Batch(self._model)
 
@@ -95,10 +95,9 @@ class TransformersEngine:
 
     def _prompt(self, ask: Ask) -> Prompt:
         """Raises EngineError bad_input, bad_states."""
-        if ask.images and self._reading is None:
+        if self._reading is not None:
+            return read(self._chat, ask, self._reading, self._model.config)
+        if ask.images or ask.videos:
             known = ", ".join(FAMILIES[kind] for kind in READINGS)
             raise EngineError(f"{self._task.model} takes no pictures; {known} do", "bad_input")
-        tokens = self._chat.prompt(ask.prompt, ask.system, len(ask.images), tools=ask.tools)
-        if self._reading is None or not ask.images:
-            return Prompt(tokens)
-        return with_pictures(tokens, [torch_of(image) for image in ask.images], self._reading, self._model.config)
+        return Prompt(self._chat.turn(content_of(ask.prompt, [], []), ask.system, ask.tools)[0])

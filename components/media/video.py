@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,8 @@ MAX_BYTES: Final = 512 << 20
 """Of all frames that are handed out."""
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
+Choose = Callable[[int, float], Sequence[int]]
+"""Which frames: of how many, and how many of them are shown in a second -> their numbers, rising, from 0."""
 
 
 class _Index:
@@ -33,7 +35,8 @@ class _Index:
         self.shown: list[int] = sorted(pts for pts, _, _ in packets)
         self.keys = sorted(pts for pts, key, _ in packets if key) or self.shown[:1]
         self.end = max(pts + duration for pts, _, duration in packets)
-        self.base = float(stream.time_base)
+        self.unit = stream.time_base  # a Fraction of a second
+        self.base = float(self.unit)
 
     @property
     def seconds(self) -> float:
@@ -62,27 +65,46 @@ class Sampled(NamedTuple):
 
     frames: Frames
     times: list[float]
+    seconds: float
+    """Of the whole video."""
 
 
 def sample_frames(data: bytes, *, count: int = 0, fps: float = 0.0, side: int = 0) -> Sampled:
     """`count` frames, each in the middle of an equal part of the whole time, or `fps` of each second from its first
     frame on; of both that which gives fewer. No frame is given twice. With `side` none is longer or wider than that.
+    Times are rounded to 1 ms.
 
     Raises EngineError: too_long over MAX_SECONDS, too_large over MAX_PIXELS or MAX_BYTES, both told before decoding;
     bad_video for what is no video, or breaks off. ValueError unless `count` or `fps` is given.
     """
     if count < 0 or fps < 0 or count == fps == 0:
         raise ValueError("give count, fps or both")
+    found = _sampled(data, lambda index: _wanted(index, count, fps), side)
+    return found._replace(times=[round(time, 3) for time in found.times])
+
+
+def choose_frames(data: bytes, choose: Choose, side: int = 0) -> Sampled:
+    """The frames that `choose` names, else as `sample_frames`."""
+
+    def wanted(index: _Index) -> list[int]:
+        total = len(index.shown)
+        return [index.shown[number] for number in choose(total, total / index.seconds if index.seconds else 1.0)]
+
+    return _sampled(data, wanted, side)
+
+
+def _sampled(data: bytes, wants: Callable[[_Index], list[int]], side: int) -> Sampled:
     with opened(data, "video") as container:
         stream = first_of(container.streams.video, "video")
         index = _Index(container, stream)
         if index.seconds > MAX_SECONDS:
             raise EngineError(f"the video lasts {index.seconds:.1f} s; the limit is {MAX_SECONDS:g} s", "too_long")
-        wanted = _wanted(index, count, fps)
+        wanted = wants(index)
         size = _size(stream.width, stream.height, side)
         _check_size(stream.width, stream.height, size, len(wanted))
         frames = np.stack(list(_decoded(container, stream, index, wanted, size)))
-        return Sampled(frames, [round((pts - index.shown[0]) * index.base, 3) for pts in wanted])
+        times = [float((pts - index.shown[0]) * index.unit) for pts in wanted]
+        return Sampled(frames, times, index.seconds)
 
 
 def _wanted(index: _Index, count: int, fps: float) -> list[int]:

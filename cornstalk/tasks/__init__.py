@@ -3,7 +3,7 @@
 from cornstalk.tasks.embedding import Embedding, TextEncoder, Texts
 from cornstalk.tasks.filming import VideoGeneration, VideoGenerator, VideoRequest
 from cornstalk.tasks.hearing import AudioEncoder, SpeechToText, Transcriber
-from cornstalk.tasks.llm import LLM, Likely, Logprob, Sampling
+from cornstalk.tasks.llm import IMAGE, LLM, VIDEO, Likely, Logprob, Place, Sampling
 from cornstalk.tasks.omni import Omni, OmniEar, Talker, Thinker, Vocoder
 from cornstalk.tasks.painting import ImageGeneration, ImageGenerator, ImageRequest, PromptEncoder
 from cornstalk.tasks.reading import CountPages, ReadText, SampleFrames, Shown, Watcher
@@ -11,7 +11,9 @@ from cornstalk.tasks.seeing import ImageEncoder, MultimodalLLM, Sight
 from cornstalk.tasks.speech import TextToSpeech
 
 __all__ = [
+    "IMAGE",
     "LLM",
+    "VIDEO",
     "AudioEncoder",
     "CountPages",
     "Embedding",
@@ -24,6 +26,7 @@ __all__ = [
     "MultimodalLLM",
     "Omni",
     "OmniEar",
+    "Place",
     "PromptEncoder",
     "ReadText",
     "SampleFrames",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -11,7 +12,19 @@ from cornstalk.types import Stream, Tensor
 
 MAX_IMAGES: Final = 16
 """Of one prompt."""
+MAX_VIDEOS: Final = 4
 
+
+class Place(BaseModel):
+    """Where the next picture or the next video of a prompt stands."""
+
+    type: Literal["image", "video"]
+
+
+IMAGE: Final = Place(type="image")
+VIDEO: Final = Place(type="video")
+
+Prompt = str | list[str | Place]
 MaxTokens = Annotated[int, Field(ge=1)]
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
 Temperature = Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)]
@@ -23,6 +36,16 @@ Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=128)]
 Top = Annotated[int, Field(ge=0, le=20)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+def missing(prompt: str | Sequence[Any], images: int, videos: int) -> str:
+    """Why a prompt, as it is or as it travels, does not go with so many pictures and videos, or ""."""
+    places: list[str] = [Place.model_validate(part).type for part in prompt if not isinstance(part, str)]
+    given = {"image": images, "video": videos}
+    kind = next((kind for kind in given if places.count(kind) > given[kind]), None)
+    return (
+        "" if kind is None else f"the prompt has {places.count(kind)} places of type {kind}, {given[kind]} were given"
+    )
 
 
 class Sampling(BaseModel):
@@ -73,7 +96,8 @@ class Logprob(Likely):
 
 
 class LLM(UnitTask):
-    """Answers one prompt. At temperature 0 with the likeliest tokens; else drawn with `seed`, or that of the call.
+    """Answers one prompt: a text, or texts, IMAGE and VIDEO in their order. At temperature 0 with the likeliest tokens;
+    else drawn with `seed`, or that of the call.
 
     `model`: one that comes with Cornstalk, the absolute path of a folder with any causal language model of
     transformers, or its name ("owner/name") in the Hugging Face cache of the machines that its workers run on. `dtype`:
@@ -90,6 +114,9 @@ class LLM(UnitTask):
     name stays empty. `json_schema`: the answer is one line of JSON that fits it, if `max_tokens` are enough.
     `tools`: as transformers and OpenAI write them, for models whose chat template has a place for them. A call of one
     comes out as the text in which the model writes it, control tokens included: the app reads it.
+
+    Each IMAGE in the prompt stands for the next of `images`, each VIDEO for the next of `videos`; what has no place
+    stands before the prompt, pictures first.
     """
 
     kind: ClassVar[str] = "llm"
@@ -113,7 +140,7 @@ class LLM(UnitTask):
     def __call__(
         self,
         *,
-        prompt: str,
+        prompt: Prompt,
         system: str = "",  # "" leaves it to the model's template
         max_tokens: MaxTokens = 64,
         stop: Stops = [],  # noqa: B006
@@ -128,6 +155,8 @@ class LLM(UnitTask):
         logprobs: Top | None = None,
         json_schema: dict[str, Any] | None = None,
         tools: Tools = [],  # noqa: B006
-        images: list[Tensor] = [],  # noqa: B006  of an ImageEncoder of the same model; they stand before the prompt
+        images: list[Tensor] = [],  # noqa: B006  of an ImageEncoder of the same model
+        videos: list[Tensor] = [],  # noqa: B006  of one too
+        times: list[list[float]] = [],  # noqa: B006  and what it says of each video
     ) -> Out:
         raise NotImplementedError

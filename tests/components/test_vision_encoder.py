@@ -53,7 +53,7 @@ async def llm(folder: Path) -> AsyncIterator[TransformersEngine]:
 
 
 async def seen(eyes: VisionEncoder, image: Any, page: int = 0, adapter: str = "") -> np.ndarray[Any, Any]:
-    call = FakeCall(image=image, page=page, among=1, adapter=adapter)
+    call = FakeCall(**ImageEncoder.defaults | {"image": image, "page": page, "adapter": adapter})
     await eyes.run(call)
     return call.tensors["embeddings"]
 
@@ -88,7 +88,7 @@ async def test_a_frame_of_a_tensor_is_seen_as_its_file(eyes: VisionEncoder) -> N
 
 
 async def test_who_is_cancelled_while_it_waits_leaves_and_the_others_go_on(eyes: VisionEncoder) -> None:
-    doomed = FakeCall(image=picture(noise(1, 60, 60), "PNG"), page=0, among=1, adapter="")
+    doomed = FakeCall(**ImageEncoder.defaults | {"image": picture(noise(1, 60, 60), "PNG")})
     task = asyncio.create_task(eyes.run(doomed))
     doomed.cancelled.set()
     await seen(eyes, picture(noise(2, 60, 60), "PNG"))
