@@ -13,12 +13,13 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from sidecar import board, messages
+from sidecar import board, ledger, messages
 from sidecar.blocks import Book
 from sidecar.board import Board
 from sidecar.cache import Cache
@@ -42,6 +43,8 @@ CACHE_SHARE: Final = 4
 """At most 1/CACHE_SHARE of all memory is kept for who asks again."""
 SWEEP: Final = 0.5
 """Seconds between looks at expired blocks."""
+
+Decode = Callable[[memoryview], messages.Request]
 
 
 class Daemon:
@@ -74,6 +77,7 @@ class Daemon:
             messages.Withdraw: self._withdraw,
             messages.Abort: lambda peer, r: self._memory.aborted(self._book.abort(peer.key, r.block)),
             messages.Commit: self._commit,
+            messages.Heed: lambda peer, r: self._read_ledger(peer, r.count),
             messages.Get: self._get,
             messages.EndLease: lambda peer, r: self._memory.freed(self._book.end_lease(peer.key, r.lease)),
             messages.Unpinned: lambda peer, r: self._memory.freed(self._book.unpinned(peer.key, r.block)),
@@ -180,13 +184,22 @@ class Daemon:
         """Handles all that this client had sent until now."""
         for _ in range(MAX_DRAIN):
             if not self._read(peer):
-                return
+                break
+        self._read_ledger(peer, MAX_DRAIN)
 
-    def _handle(self, peer: Peer, data: memoryview) -> None:
+    def _read_ledger(self, peer: Peer, count: int) -> None:
+        """Handles so many commits that this client has laid there."""
+        for _ in range(min(count, MAX_DRAIN)):
+            n = ledger.read(peer.ledger, self._buffer)
+            if not n:
+                return
+            self._handle(peer, self._buffer[:n], messages.decode_commit)
+
+    def _handle(self, peer: Peer, data: memoryview, decode: Decode = messages.decode_request) -> None:
         number = PUSHED
         try:
             try:
-                request = messages.decode_request(data)
+                request = decode(data)
             except msgspec.MsgspecError as error:
                 number = messages.number_of(data)
                 raise Denied(f"malformed: {error}") from None
@@ -204,6 +217,7 @@ class Daemon:
 
     def _hung_up(self, peer: Peer) -> None:
         """The connection is over, and with it its leases and grants. Its process may live on, with wills."""
+        self._read_ledger(peer, MAX_DRAIN)
         peer.close()
         self._recalls.hung_up(peer)
         self._memory.hung_up(peer)
@@ -239,15 +253,18 @@ class Daemon:
             self._memory.grow(peer, min(peer.quota, peer.limit))
 
     def _welcome(self, peer: Peer, welcome: messages.Welcome) -> None:
-        try:
-            page, descriptor = board.make_page()
-        except OSError as error:
-            log.error("no page for the pins of a client, which will ask for each tensor: %s", error)
-            peer.send(welcome)
-            return
-        self._board.enter(peer.key, page)  # before it can pin
-        peer.send(welcome, self._board_descriptor, descriptor)
-        os.close(descriptor)
+        with ExitStack() as sent:
+            try:
+                page, descriptor = board.make_page()
+                sent.callback(os.close, descriptor)
+                peer.ledger, theirs = ledger.pair()
+                sent.enter_context(theirs)
+            except OSError as error:
+                log.error("no page for the pins of a client, which will ask for each tensor: %s", error)
+                peer.send(welcome)
+                return
+            self._board.enter(peer.key, page)  # before it can pin
+            peer.send(welcome, self._board_descriptor, descriptor, theirs.fileno())
 
     def _will(self, peer: Peer, request: messages.Will) -> None:
         if not request.reply or len(request.reply) > 512 or any(c in " \t\r\n*>" for c in request.reply):

@@ -24,6 +24,7 @@ from sidecar import board, messages
 from sidecar.arena import Mapping
 from sidecar.board import Pins
 from sidecar.errors import BY_CODE, Denied, SidecarDown, SidecarError, Timeout
+from sidecar.ledger import Ledger
 from sidecar.mapper import Mapper
 from sidecar.messages import PUSHED, Tensor
 from sidecar.spares import Spares
@@ -31,7 +32,7 @@ from sidecar.views import Root, span
 
 log = logging.getLogger(__name__)
 
-_ANCILLARY: Final = socket.CMSG_SPACE(8)
+_ANCILLARY: Final = socket.CMSG_SPACE(3 * 4)  # descriptors, of a Welcome
 SPIN: Final = 100e-6
 """Seconds for which a reply is looked for before the event loop is entered: most come by then, 40 us earlier so."""
 MAX_OUTGOING: Final = 65536
@@ -81,6 +82,7 @@ class Link:
         self._read_only: dict[int, asyncio.Task[Mapping]] = {}
         self._mapped: dict[int, Mapping] = {}  # those of them that are there
         self._pins: Pins | None = None
+        self._ledger: Ledger | None = None
         self._tail = _Tail()
         self._poller = select.poll()
         self._poller.register(connection.fileno(), select.POLLIN)
@@ -151,13 +153,31 @@ class Link:
     def post(self, request: messages.Request) -> bool:
         """One-way, in order, never blocks. True if the daemon gets it even when this process is killed now.
 
-        Raises SidecarDown.
+        Raises SidecarDown, Denied for what is too long.
         """
+        data = _encoded(request)
+        self._heed()
+        return self._send(data)
+
+    def commit(self, request: messages.Commit) -> bool:
+        """`post`, but the daemon is woken for it when this loop turns: who waits for the tensor is woken before."""
+        data, ledger = _encoded(request), self._ledger
+        if ledger is None or not ledger.write(data):
+            self._heed()
+            return self._send(data)
+        if ledger.unheeded == 1:
+            self._loop.call_soon(self._run_unless_lost, self._heed)
+        return True
+
+    def _heed(self) -> None:
+        """What is sent after this comes after all that lies in the ledger."""
+        if self._ledger is not None and self._ledger.unheeded:
+            count, self._ledger.unheeded = self._ledger.unheeded, 0
+            self._send(messages.encode(messages.Heed(count)))
+
+    def _send(self, data: bytes) -> bool:
         if self.lost:
             raise SidecarDown("the sidecar has died")
-        data = messages.encode(request)
-        if len(data) > messages.MAX_MESSAGE:
-            raise Denied(f"a message of {len(data)} bytes, at most {messages.MAX_MESSAGE}")
         sent = not self._outgoing and self._try(data)
         if not sent:
             if not self._outgoing:
@@ -233,6 +253,9 @@ class Link:
         self._read_only.clear()
         self._mapped.clear()
         self._pins = None
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
         return self._connection.detach()
 
     def _lose(self) -> None:
@@ -328,16 +351,16 @@ class Link:
             pass  # given back by its death
 
     def _take_board(self, descriptors: list[int]) -> None:
+        if len(descriptors) != 3:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        board_, page, ledger = descriptors
+        self._ledger = Ledger(ledger)
         try:
-            mapped = [
-                board.words_of(d, writable=writable) for d, writable in zip(descriptors, (False, True), strict=False)
-            ]
+            self._pins = Pins(board.words_of(page, writable=True), board.words_of(board_, writable=False))
         except (OSError, ValueError) as error:
             log.error("the sidecar's board cannot be mapped, so each read asks the sidecar: %s", error)
-            return
-        if len(mapped) == 2:
-            live, page = mapped
-            self._pins = Pins(page, live)
 
     async def _adopt(self, offer: messages.Arena, descriptor: int) -> None:
         try:
@@ -347,6 +370,13 @@ class Link:
                 self.post(messages.Mapped(offer.arena))
         except (OSError, SidecarError) as error:
             log.error("an arena of %d bytes cannot be taken: %s", offer.size, error)
+
+
+def _encoded(request: messages.Request) -> bytes:
+    data = messages.encode(request)
+    if len(data) > messages.MAX_MESSAGE:
+        raise Denied(f"a message of {len(data)} bytes, at most {messages.MAX_MESSAGE}")
+    return data
 
 
 def _expire(future: asyncio.Future[Any]) -> None:

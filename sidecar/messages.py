@@ -2,7 +2,8 @@
 
 One datagram of the SOCK_SEQPACKET socket is one struct. The client sends `Request`s, the daemon `Reply`s. A request
 with an `id` is answered by the reply of the same id, in any order; the others are one-way: once `send` returned, they
-are handled even if the sender is killed, and before any `Get` that was sent later by anybody.
+are handled even if the sender is killed, and before any `Get` that was sent later by anybody. So are the `Commit`s that
+lie in a ledger (`sidecar.ledger`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from cornstalk.messages import Ref
 
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_MESSAGE: Final = 16384
 """Bytes of the longest datagram."""
 PUSHED: Final = 0
@@ -117,6 +118,12 @@ class Commit(Request, frozen=True, tag="commit"):
     hold: bool
 
 
+class Heed(Request, frozen=True, tag="heed"):
+    """One-way: so many `Commit`s more lie in the ledger. They were sent before what follows this."""
+
+    count: int
+
+
 class Get(Request, frozen=True, tag="get"):
     """Asks for a lease -> Leased or Failed. `wait` seconds bound the way to another host."""
 
@@ -198,7 +205,8 @@ class Reply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class Welcome(Reply, frozen=True, tag="welcome"):
     """`epoch` is this life of the daemon; `total` the bytes of all its arenas.
 
-    With two descriptors, unless there are none left: the board, read-only, and the page for the pins of this client.
+    With three descriptors, unless there are none left: the board, read-only, the page for the pins of this client, and
+    its end of its ledger.
     """
 
     host: str
@@ -279,13 +287,14 @@ class Stats(Reply, frozen=True, tag="statistics"):
 
 
 Requests = (
-    Hello | Mapped | Grant | Withdraw | Abort | Commit | Get | EndLease | Unpinned | Recall | Remember | PassOn
-    | Will | WillDone | Drop | GetStats
+    Hello | Mapped | Grant | Withdraw | Abort | Commit | Heed | Get | EndLease | Unpinned | Recall | Remember
+    | PassOn | Will | WillDone | Drop | GetStats
 )  # fmt: skip
 Replies = Welcome | Arena | Forget | Granted | Leased | Recalled | Failed | Stats
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Requests).decode
+decode_commit = msgspec.msgpack.Decoder(Commit).decode
 decode_reply = msgspec.msgpack.Decoder(Replies).decode
 
 

@@ -27,6 +27,7 @@ class Peer:
         self.wills: dict[str, str] = {}  # item -> reply subject
         self.arenas: set[int] = set()  # whose descriptor it has been sent
         self.again: OrderedDict[int, None] = OrderedDict()  # sizes of blocks that it wants back when they come free
+        self.ledger: socket.socket | None = None  # the end that is read
         self.pidfd = _pidfd(connection)
         self._connection = connection
         self._on_readable = on_readable
@@ -72,6 +73,8 @@ class Peer:
         self._loop.remove_reader(self._connection.fileno())
         self._loop.remove_writer(self._connection.fileno())
         self._connection.close()
+        if self.ledger is not None:
+            self.ledger.close()
         for _, descriptors in self._outgoing:
             _close(descriptors)
         self._outgoing.clear()

@@ -69,7 +69,7 @@ class Block:
         """Raises SidecarDown if the daemon died since the grant, Denied for a header that is too long."""
         views_left = self._leave()
         try:
-            told = self._link.post(Commit(self._block, self._tensor, expires, views_left is not None))
+            told = self._link.commit(Commit(self._block, self._tensor, expires, views_left is not None))
         except Denied:
             self._give_back(views_left)
             raise

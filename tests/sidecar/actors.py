@@ -87,6 +87,13 @@ class _Hands:
         data = pattern(seed, nbytes)
         return await self.client.put_copy(Owner(*owner), "out", index, data, expires=time.time() + 60, wait=wait)
 
+    async def put_and_stand_still(self, index: int, seed: int, nbytes: int, told: str) -> None:
+        """The Ref lies in the file `told`; the event loop does not turn any more."""
+        ref = await self.put(("actor", "n", 0, "a"), index, seed, nbytes, 2.0)
+        Path(f"{told}.new").write_bytes(encode(ref))
+        os.rename(f"{told}.new", told)
+        time.sleep(60)  # noqa: ASYNC251 just that
+
     async def recall(self, key: str) -> bool | None:
         """None: its turn."""
         return None if await self.client.recall(key, MINE, expires=time.time() + 60, wait=2.0) is None else True

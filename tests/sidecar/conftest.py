@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,12 @@ def settled() -> Callable[..., Awaitable[Any]]:
         return await eventually(check, within=within)
 
     return wait
+
+
+@contextmanager
+def stopped(sidecar: Sidecar) -> Iterator[None]:
+    os.kill(sidecar.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(sidecar.pid, signal.SIGCONT)

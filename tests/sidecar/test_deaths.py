@@ -7,20 +7,20 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from cornstalk.messages import encode
+from cornstalk.messages import decode_value, encode
 from sidecar import messages
 from sidecar.client import SidecarClient
 from sidecar.errors import Full, Gone, SidecarDown, SidecarError, StaleEpoch
 from tests.sidecar.actors import Actor, checksum, pattern
-from tests.sidecar.conftest import MIB, OWNER, Connect, Sidecar
+from tests.sidecar.conftest import MIB, OWNER, Connect, Sidecar, stopped
 from tests.waiting import eventually
 
 RAW_OWNER = ("r", "n", 0, "a")
@@ -121,6 +121,23 @@ async def test_a_producer_killed_after_a_commit_that_no_daemon_has_seen_is_still
     (await reader.get(ref)).release()
 
 
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_commit_of_which_the_daemon_was_not_told_is_served(
+    connect: Connect, actor: Spawn, tmp_path: Path, killed: bool
+) -> None:
+    """By a producer whose event loop has not turned since: the commit lies in its ledger."""
+    producer, told = actor(), tmp_path / "ref"
+    await producer.call("put", RAW_OWNER, 0, 1, 1000, 2.0)
+    producer.begin("put_and_stand_still", 1, 8, 1000, str(told))
+    await eventually(told.exists)
+    if killed:
+        producer.kill()
+    for _ in range(2):
+        reader = await connect(quota=0)  # who has not had the arena asks the daemon
+        with await reader.get(decode_value(told.read_bytes())) as lease:
+            assert np.array_equal(lease.array, pattern(8, 1000))
+
+
 async def test_a_reader_killed_with_a_pin_gives_the_memory_back(connect: Connect, actor: Spawn, settled: Any) -> None:
     producer, readers = await connect(quota=4 * MIB), [actor(quota=0) for _ in range(2)]
     first, second = [
@@ -160,15 +177,6 @@ async def overwritten(producer: SidecarClient) -> None:
     else:
         raise AssertionError("the arena was not filled")
     await producer.drop(OWNER)
-
-
-@contextmanager
-def stopped(sidecar: Sidecar) -> Iterator[None]:
-    os.kill(sidecar.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(sidecar.pid, signal.SIGCONT)
 
 
 async def test_a_process_killed_in_the_line_is_passed_over(connect: Connect, actor: Spawn, settled: Any) -> None:

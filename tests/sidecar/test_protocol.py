@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from sidecar import messages
-from tests.sidecar.conftest import MIB, Connect, Sidecar, running
+from tests.sidecar.conftest import MIB, OWNER, Connect, Sidecar, running, stopped
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,7 @@ class Raw:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(5.0)
         self.socket.connect(str(sidecar.path))
+        self.ledger: socket.socket | None = None
 
     def send(self, message: Any) -> None:
         self.socket.send(message if isinstance(message, bytes) else messages.encode(message))
@@ -38,10 +40,18 @@ class Raw:
             self.send(messages.GetStats(number + 2))
 
     def receive(self) -> Any:
-        data, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_MESSAGE, 2)
+        data, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_MESSAGE, 3)
+        reply = messages.decode_reply(data)
+        if isinstance(reply, messages.Welcome):
+            self.ledger = socket.socket(fileno=descriptors.pop())
         for descriptor in descriptors:
             socket.close(descriptor)
-        return messages.decode_reply(data)
+        return reply
+
+    def close(self) -> None:
+        self.socket.close()
+        if self.ledger is not None:
+            self.ledger.close()
 
     def hello(self, quota: int = MIB) -> messages.Welcome:
         self.send(messages.Hello(1, messages.VERSION, "raw", quota, MIB))
@@ -54,7 +64,7 @@ class Raw:
 def raw(sidecar: Sidecar) -> Iterator[Raw]:
     raw = Raw(sidecar)
     yield raw
-    raw.socket.close()
+    raw.close()
 
 
 TENSOR = messages.Tensor("r", "n", 0, "a", "out", 0, "here", "epoch", 1, 0, 4, "float32", (1,))
@@ -142,6 +152,43 @@ async def test_foreign_blocks_and_leases_are_out_of_reach(raw: Raw, connect: Con
     stats = await client.stats()
     assert (stats.blocks, stats.leases) == (1, 1)
     assert lease.array.tolist() == [5] * 4
+
+
+@pytest.mark.parametrize("count", [-1, 1, 2, 1 << 62])
+def test_what_is_no_commit_is_refused_in_a_ledger(raw: Raw, count: int) -> None:
+    raw.hello(quota=0)
+    assert raw.ledger is not None
+    raw.ledger.send(messages.encode(messages.Heed(1 << 40)))
+    raw.send(messages.Heed(count))
+    raw.send(messages.GetStats(2))
+    if count > 0:
+        assert raw.receive().code == "denied"
+    assert isinstance(raw.receive(), messages.Stats)
+
+
+async def test_commits_in_a_ledger_keep_their_place_among_other_messages(sidecar: Sidecar, connect: Connect) -> None:
+    client = await connect()
+    await client.put_copy(OWNER, "out", 0, np.ones(9), expires=time.time() + 60, wait=2.0)
+    await client.put_copy(OWNER, "out", 1, np.ones(9), expires=time.time() + 60, wait=2.0)  # with spares for the next
+    with stopped(sidecar):
+        for index in (2, 3):
+            await client.put_copy(OWNER, "out", index, np.ones(9), expires=time.time() + 60, wait=0.0)
+        await client.drop(OWNER)
+        kept = await client.put_copy(OWNER, "out", 4, np.ones(9), expires=time.time() + 60, wait=0.0)
+    assert (await client.stats()).blocks == 1
+    (await client.get(kept)).release()
+    await client.drop(OWNER)
+
+
+async def test_a_full_ledger_loses_no_commit(sidecar: Sidecar, connect: Connect) -> None:
+    client = await connect()
+    refused = (await client.stats()).refused
+    commits = [messages.Commit(1 << 40, TENSOR, 0.0, False) for _ in range(3000)]
+    with stopped(sidecar):
+        told = [client.live().commit(commit) for commit in commits]
+    assert told[0], "it has room for some"
+    assert not told[-1], "its own and that of the socket are less than this"
+    assert (await client.stats()).refused == refused + len(commits)
 
 
 async def test_a_client_that_takes_no_answers_stops_only_itself(raw: Raw, connect: Connect, settled: Any) -> None:
