@@ -8,11 +8,12 @@ out of a window is what the whole would have been there, but for rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.qwen_omni import OmniFolder, Speaker
+from components.generator.sound import Part
+from components.qwen_omni import OmniFolder, Speaker, speaker_of
 from cornstalk.errors import SetupError
 
 STEPS: Final = 10
@@ -29,7 +30,7 @@ _ACTIVATION: Final = 6  # filters of 12 taps up and 12 down, at twice the rate
 
 @dataclass(frozen=True)
 class Window:
-    """Codes from which frames [start, end) of the sound are made. Windows of one `shape` are made in one step.
+    """Codes from which frames [start, end) of the sound are made.
 
     Of the window's frames the vocoder gets [mel_from, mel_to), and of its samples [cut, cut + samples) are kept.
     """
@@ -40,35 +41,34 @@ class Window:
     end: int
     mel_from: int
     mel_to: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.last - self.first, self.mel_from, self.mel_to, self.start, self.end)
+    samples: int
 
 
 @dataclass(frozen=True)
-class Part:
-    """One window of one request, or all of it at once."""
+class Voice:
+    """Who speaks, and the seed of the noise."""
 
-    window: Window | None
-    codes: Sequence[int]  # those of the window
     speaker: Speaker
     seed: int
 
 
 class Token2Wav:
-    """Float32, from its own weights only. One thread at a time. Raises SetupError."""
+    """As SoundModel; its windows are cut out of codes. Raises SetupError."""
 
-    def __init__(self, folder: OmniFolder) -> None:
+    frame: tuple[int, ...] = ()
+
+    def __init__(self, folder: OmniFolder, device: str) -> None:
         import torch
         from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
 
         config = folder.config.token2wav_config
-        model = folder.part("token2wav.", Qwen2_5OmniToken2WavModel, config, torch.float32)
+        self._speakers, self._device = folder.speakers(), device
+        model = folder.part("token2wav.", Qwen2_5OmniToken2WavModel, config, torch.float32).to(device)
         self._dit, self._vocoder = model.code2wav_dit_model, model.code2wav_bigvgan_model
         dit, vocoder = config.dit_config, config.bigvgan_config
         self.frames = dit.repeats  # of a code
-        self.block, self._bins, self.most = dit.block_size, dit.mel_dim, dit.max_position_embeddings
+        self.block, self._bins = dit.block_size, dit.mel_dim
+        self.longest: float = dit.max_position_embeddings // self.frames
         self.hop = math.prod(vocoder.upsample_rates)  # samples of a frame
         self.codes = dit.num_embeds
         self._before, self._after = len(dit.look_backward_layers), len(dit.look_ahead_layers)
@@ -76,19 +76,18 @@ class Token2Wav:
         if self.block % self.frames:
             raise SetupError(f"{folder.path}: blocks of {self.block} frames do not end with a code")
 
-    def whole(self, codes: Sequence[int], speaker: Speaker, seed: int) -> Any:
-        """The sound of all codes at once: float32 [len(codes) * 480], bit for bit what transformers makes of them when
-        its noise is drawn with this seed. At most `most` frames.
-        """
+    def voice(self, speaker: str, seed: int) -> Voice:
+        return Voice(speaker_of(self._speakers, speaker), seed)
+
+    def whole(self, part: Part) -> Any:
+        """As SoundModel, when transformers draws its noise with the seed of the voice."""
         import torch
 
         with torch.inference_mode():
-            noise = self._noise(seed, 0, len(codes) * self.frames)
-            mel = self._mel(torch.tensor([list(codes)]), noise, speaker.condition, speaker.mel)
-            return self._vocoder(mel).reshape(-1)
+            return self._vocoder(self._mel([part])).reshape(-1).cpu()
 
     def window(self, index: int, told: int, ended: bool) -> Window | None:
-        """The `index`-th part, once `told` codes are known; None if it needs more, or (`ended`) there is none."""
+        """As SoundModel."""
         start = 0 if index == 0 else (FIRST_BLOCKS + BLOCKS * (index - 1)) * self.block
         total = told * self.frames
         end = min(start + (BLOCKS if index else FIRST_BLOCKS) * self.block, total)
@@ -100,27 +99,23 @@ class Token2Wav:
         offset = first_block * self.block
         mel_from, mel_to = max(0, start - self.reach), min(last * self.frames, end + self.reach)
         first = offset // self.frames
-        return Window(first, last, start - offset, end - offset, mel_from - offset, mel_to - offset)
+        samples = (end - start) * self.hop
+        return Window(first, last, start - offset, end - offset, mel_from - offset, mel_to - offset, samples)
+
+    def shape(self, part: Part) -> Hashable:
+        w = part.window
+        return (w.last - w.first, w.mel_from, w.mel_to, w.start, w.end, part.voice.speaker.mel.shape)
 
     def sounds(self, parts: Sequence[Part]) -> Any:
-        """Parts of one shape in one step: float32 [parts, samples]."""
+        """As SoundModel."""
         import torch
 
         window = parts[0].window
-        assert window is not None
         with torch.inference_mode():
-            noise = torch.cat(
-                [self._noise(p.seed, p.window.first if p.window else 0, len(p.codes) * self.frames) for p in parts]
-            )
-            mel = self._mel(
-                torch.tensor([list(p.codes) for p in parts]),
-                noise,
-                torch.cat([p.speaker.condition for p in parts]),
-                torch.cat([p.speaker.mel for p in parts]),
-            )
-            sound = self._vocoder(mel[:, :, window.mel_from : window.mel_to]).reshape(len(parts), -1)
+            mel = self._mel(parts)
+            sound = self._vocoder(mel[:, :, window.mel_from : window.mel_to]).reshape(len(parts), -1).cpu()
             cut = (window.start - window.mel_from) * self.hop
-            return sound[:, cut : cut + (window.end - window.start) * self.hop]
+            return sound[:, cut : cut + window.samples]
 
     def _noise(self, seed: int, first_code: int, frames: int) -> Any:
         """float32 [1, frames, bins]: the same for a frame whatever window it is in."""
@@ -130,12 +125,23 @@ class Token2Wav:
         drawn = torch.Generator().manual_seed(seed & (2**63 - 1))
         return torch.randn(1, before + frames, self._bins, generator=drawn)[:, before:]
 
-    def _mel(self, codes: Any, noise: Any, condition: Any, reference: Any) -> Any:
-        """Codes int64 [n, length], condition [n, size], reference [n, frames, bins] -> float32 [n, bins, 2 * length]"""
+    def _mel(self, parts: Sequence[Part]) -> Any:
+        """The spectrogram of their windows, or of all: float32 [parts, bins, frames]"""
         import torch
         from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import RungeKutta4ODESolver
 
-        voice = condition.unsqueeze(1).repeat(1, noise.shape[1], 1)
+        windows, voices = [part.window for part in parts], [part.voice for part in parts]
+        firsts = [window.first if window else 0 for window in windows]
+        told = [
+            part.codes[first : window.last if window else None]
+            for part, first, window in zip(parts, firsts, windows, strict=True)
+        ]
+        frames = len(told[0]) * self.frames
+        codes = torch.tensor(told, device=self._device)
+        noise = torch.cat([self._noise(v.seed, first, frames) for v, first in zip(voices, firsts, strict=True)])
+        reference = torch.cat([voice.speaker.mel for voice in voices]).to(self._device)
+        condition = torch.cat([voice.speaker.condition for voice in voices]).to(self._device)
+        voice = condition.unsqueeze(1).repeat(1, frames, 1)
 
         def slope(time: Any, state: Any) -> Any:
             both = self._dit(
@@ -150,7 +156,8 @@ class Token2Wav:
 
         times = torch.linspace(0, 1, STEPS)
         times += SWAY * (torch.cos(torch.pi / 2 * times) - 1 + times)
-        return RungeKutta4ODESolver(function=slope, initial_value=noise).integrate(times)[-1].permute(0, 2, 1)
+        solver = RungeKutta4ODESolver(function=slope, initial_value=noise.to(self._device))
+        return solver.integrate(times.to(self._device))[-1].permute(0, 2, 1)
 
 
 def _reach(config: Any) -> int:
