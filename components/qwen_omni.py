@@ -5,7 +5,7 @@ Files that hold other parts need not be there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,14 +43,18 @@ class OmniFolder:
             known = ", ".join(FAMILIES.values())
             raise SetupError(f"{path} holds a {self.family}; such parts are known of {known}")
 
-    def part(self, prefix: str, kind: Any, config: Any, dtype: Any, without: tuple[str, ...] = ()) -> Any:
-        """The module `kind` with the tensors whose names begin with `prefix`, but not with any of `without`.
+    def part(
+        self, prefix: str, kind: Any, config: Any, dtype: Any, only: str = "", without: tuple[str, ...] = ()
+    ) -> Any:
+        """The module `kind` with the tensors whose names begin with `prefix`: of these those that begin with `only`,
+        but not with any of `without`.
 
         Raises SetupError when one is missing, of another shape, or its file is damaged.
         """
+        first = only or prefix
 
         def mine(name: str) -> bool:
-            return name.startswith(prefix) and not name.startswith(without)
+            return name.startswith(first) and not name.startswith(without)
 
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors_of(self.path, mine)}
         try:
@@ -58,9 +62,9 @@ class OmniFolder:
                 None, config=config, state_dict=own, dtype=dtype, output_loading_info=True
             )
         except _UNREADABLE as error:
-            raise SetupError(f"the weights {prefix}* in {self.path} cannot be loaded: {error}") from error
+            raise SetupError(f"the weights {first}* in {self.path} cannot be loaded: {error}") from error
         if lacking := sorted(map(str, (*told["missing_keys"], *told["mismatched_keys"]))):
-            raise SetupError(f"{self.path} lacks {len(lacking)} of the weights {prefix}*, such as {lacking[0]}")
+            raise SetupError(f"{self.path} lacks {len(lacking)} of the weights {first}*, such as {lacking[0]}")
         return model.eval()
 
     def speakers(self) -> dict[str, Speaker]:
@@ -91,15 +95,28 @@ def speaker_of(speakers: Mapping[str, Speaker], name: Any) -> Speaker:
 
 def thinker(folder: Path, config: Any, dtype: Any, device: str) -> Any:
     """The language model without its eyes and ears, as `components.halves.words` loads others. Raises SetupError."""
+    half = _without(config, ("visual", "audio_tower"))
+    return OmniFolder(folder).part("thinker.", half, config.thinker_config, dtype, without=_EYES_AND_EARS).to(device)
+
+
+def eyes(folder: Path, config: Any, dtype: Any, device: str) -> Any:
+    """The thinker with its eyes alone, as `components.halves.eyes` loads others. Raises SetupError."""
+    half = _without(config, ("language_model", "audio_tower"), _tied_weights_keys=None)
+    return OmniFolder(folder).part("thinker.", half, config.thinker_config, dtype, only="thinker.visual.").to(device)
+
+
+def _without(config: Any, parts: Sequence[str], **more: Any) -> Any:
+    """The class of the thinker of a family, which makes it without some of its parts."""
     import transformers
 
     whole = getattr(transformers, _THINKERS[config.model_type])
 
     def build(self: Any, config: Any) -> None:
         whole.__init__(self, config)
-        del self.model.visual, self.model.audio_tower
+        for part in parts:
+            delattr(self.model, part)
+        if "language_model" in parts:
+            del self.lm_head
 
     # under the name of the whole: by that transformers finds what tensors are called in folders
-    half: Any = type(whole.__name__, (whole,), {"__init__": build, "__module__": whole.__module__})
-    model = OmniFolder(folder).part("thinker.", half, config.thinker_config, dtype, without=_EYES_AND_EARS)
-    return model.to(device)
+    return type(whole.__name__, (whole,), {"__init__": build, "__module__": whole.__module__, **more})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from components import models
+from components import models, qwen_omni
 from components.encoder.gemma3 import Gemma3
 from components.encoder.internvl import InternVL3
 from components.encoder.llava_onevision import LlavaOneVision
+from components.encoder.omni_eye import Qwen3Omni
 from components.encoder.qwen_vl import Qwen2VL, Qwen3VL, Qwen25VL
 from components.encoder.tower import Tower
 from components.halves import FAMILIES, config_of, device_of, dtype_of, same_tower
@@ -21,8 +22,10 @@ TOWERS: Final[dict[str, type[Tower]]] = {
     "llava_onevision": LlavaOneVision,
     "internvl": InternVL3,
     "gemma3": Gemma3,
+    "qwen3_omni_moe": Qwen3Omni,
 }
 """By the model type of transformers."""
+_NAMES: Final = FAMILIES | qwen_omni.FAMILIES
 
 
 def towers_of(task: ImageEncoder) -> dict[str, Tower]:
@@ -35,11 +38,11 @@ def towers_of(task: ImageEncoder) -> dict[str, Tower]:
     folder = models.multimodal_model(task.model)
     config = config_of(folder)
     if config.model_type not in TOWERS:
-        known = ", ".join(FAMILIES[kind] for kind in TOWERS)
+        known = ", ".join(_NAMES[kind] for kind in TOWERS)
         raise SetupError(f"{task.model} is a {config.model_type}; there are vision towers of {known}")
     kind = TOWERS[config.model_type]
     if task.adapters and not kind.shares:
-        raise SetupError(f"{FAMILIES[config.model_type]} has its projector within its tower: it takes no adapters")
+        raise SetupError(f"{_NAMES[config.model_type]} has its projector within its tower: it takes no adapters")
     first = kind(folder, config, dtype, device)
     towers = {task.model: first}
     for name in task.adapters:

@@ -50,7 +50,7 @@ class Tower(ABC):
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SetupError(f"{folder} does not say how pictures are prepared: {error}") from error
         self._videos = _read(folder / _VIDEOS)
-        self._model: Any = eyes(folder, config, dtype, device, of and of.vision_tower).model
+        self._model: Any = self._loaded(folder, of)
 
     @abstractmethod
     def prepare(self, pixels: Pixels, among: int) -> Picture:
@@ -68,6 +68,9 @@ class Tower(ABC):
     @abstractmethod
     def encode(self, pictures: Sequence[Picture]) -> list[Any]:
         """Tensors, one for each picture of a bucket."""
+
+    def _loaded(self, folder: Path, of: Tower | None) -> Any:
+        return eyes(folder, self.config, self.dtype, self.device, of and of.vision_tower).model
 
     def _prepared(self, pixels: Pixels, **more: Any) -> Any:
         return self._processor(images=[pixels], return_tensors="np", input_data_format="channels_last", **more)

@@ -13,6 +13,7 @@ from components.registry import engine_for
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.task import UnitTask
 from cornstalk.tasks.omni import OmniEar, Talker, Thinker, Vocoder
+from cornstalk.tasks.seeing import ImageEncoder
 from tests.components.fake_call import FakeCall
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio]
@@ -24,6 +25,7 @@ OWN: dict[tuple[str, type[UnitTask]], str] = {
     ("folder", Vocoder): "token2wav-0",
     ("folder3", OmniEar): "thinker-audio_tower-0",
     ("folder3", Thinker): "thinker-0",
+    ("folder3", ImageEncoder): "thinker-visual-0",
 }
 """The file of each part of each family, by the fixture that makes its folder."""
 parts = pytest.mark.parametrize(

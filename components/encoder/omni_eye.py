@@ -1,0 +1,24 @@
+"""The vision towers of Qwen-Omni, which lie within its thinker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from components import qwen_omni
+from components.encoder.qwen_vl import Qwen3VL, Qwen25VL
+from components.encoder.tower import Tower
+
+
+class Qwen3Omni(Qwen3VL):
+    """Pictures as Qwen3VL: patches [p, 1536] -> embeddings [1 + layers, 1, rows, columns, size]. Of a video it takes
+    the frames that Qwen25VL does.
+    """
+
+    chosen = Qwen25VL.chosen
+    _limit = Qwen25VL._limit
+    _times = Qwen25VL._times
+
+    def _loaded(self, folder: Path, of: Tower | None) -> Any:
+        whole, self.config = self.config, self.config.thinker_config
+        return qwen_omni.eyes(folder, whole, self.dtype, self.device).model
