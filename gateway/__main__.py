@@ -24,6 +24,7 @@ from broker.connection import Broker
 from broker.errors import BrokerError
 from broker.topology import ACK_WAIT
 from gateway import autoscale, deadletters, openapi, resumable, retries, websocket
+from gateway.concurrency import ConcurrencyLimit
 from gateway.errors import install
 from gateway.http import router
 from gateway.limits import BodyLimit
@@ -53,7 +54,7 @@ class Config:
     ack_wait: float
     """Seconds after which another gateway drives a durable request of one that died; the operator is told the same."""
     connections: int
-    """WebSocket connections at once."""
+    """WebSocket connections at once, and HTTP requests beside them."""
     origins: Origins
     """Other web pages than its own that may use it."""
 
@@ -142,7 +143,7 @@ async def serve(config: Config) -> None:
     server = _Server(
         app,
         uvicorn.Config(
-            directly(config.origins.over(app)),
+            directly(config.origins.over(ConcurrencyLimit(app, config.connections))),
             host=config.host,
             port=config.port,
             log_level="warning",
