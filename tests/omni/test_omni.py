@@ -1,9 +1,10 @@
-"""Qwen2.5-Omni in four components, on real processes: what the whole model says, said sooner, whatever dies."""
+"""Both Qwen-Omnis in four components, on real processes: what the whole model says, said sooner, whatever dies."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from cornstalk.graph import fold
 from cornstalk.messages import FACTS, Node, decode
 from cornstalk.tasks.omni import Omni
 from tests.faults.stored import chunks
+from tests.omni import tiny_omni3
 from tests.omni.test_thinker import noise, wav
-from tests.omni.tiny_omni import Answer, Whole
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
@@ -44,17 +45,42 @@ SOUNDS = [(0.7, 1), (2.5, 2), (2.5, 3), (1.0, 5)]
 LIMITS = {"max_tokens": 16, "max_codes": 30}
 
 
+@dataclass(frozen=True)
+class Family:
+    folder: Path
+    whole: Any
+    frame: tuple[int, ...]
+    hop: int  # samples of a moment
+    lost: int  # samples that the last moment lacks
+
+    def answer(self, text: str, sound: Any, seeds: tuple[int, int], limits: dict[str, int]) -> tuple[str, Any]:
+        """What the whole model says and how it sounds, with the seeds of talker and vocoder."""
+        how: dict[str, Any] = {"seeds": seeds}
+        if isinstance(self.whole, tiny_omni3.Whole):
+            how = {"seed": seeds[0], "speaker": "Chelsie"}
+        right = self.whole.answer(text, sound, tokens=limits["max_tokens"], codes=limits["max_codes"], **how)
+        return right.text.rstrip("\ufffd"), right.wave.numpy()  # a character that breaks off is not said
+
+
+@pytest.fixture(scope="module", params=["qwen2.5", "qwen3"])
+def family(request: pytest.FixtureRequest) -> Family:
+    given = request.getfixturevalue
+    if request.param == "qwen2.5":
+        return Family(given("folder"), given("whole"), (), 480, 0)
+    return Family(given("folder3"), given("whole3"), (tiny_omni3.GROUPS,), 1920, 555)
+
+
 @pytest.fixture(scope="module")
-def parts(folder: Path) -> Omni:
-    return Omni(str(folder), "float32")
+def parts(family: Family) -> Omni:
+    return Omni(str(family.folder), "float32")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(folder: Path, parts: Omni, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    made = tmp_path_factory.mktemp("apps")
+async def stack(family: Family, parts: Omni, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    made, folder = tmp_path_factory.mktemp("apps"), str(family.folder)
     example = (examples() / "omni.py").read_text()
-    (made / "omni.py").write_text(example.replace('"Qwen/Qwen2.5-Omni-7B"', f'{str(folder)!r}, dtype="float32"'))
-    (made / "exact.py").write_text(EXACT.replace("{model!r}", repr(str(folder))))
+    (made / "omni.py").write_text(example.replace('"Qwen/Qwen2.5-Omni-7B"', f'{folder!r}, dtype="float32"'))
+    (made / "exact.py").write_text(EXACT.replace("{model!r}", repr(folder)))
     dying = {f"{task.component}@0": "worker.chunk" for task in (parts.talker, parts.vocoder)}
     async with Stack(env={"CORNSTALK_ACK_WAIT": "2"}, crash=dying) as running:
         await running.deploy(made / "omni.py", workers=False)
@@ -84,13 +110,13 @@ def _kind(subject: str) -> str:
     return subject.split(".")[2]
 
 
-async def expected(stack: Stack, whole: Whole, request: str, text: str, sound: Any = None, **limits: int) -> Answer:
+async def expected(
+    stack: Stack, family: Family, request: str, text: str, sound: Any = None, **limits: int
+) -> tuple[str, Any]:
     """What the whole model answers with the seeds that the nodes of the request have."""
     found = await nodes(stack, request)
     seeds = found["talker"].seed, found["vocoder"].seed
-    return await asyncio.to_thread(
-        whole.answer, text, sound, seeds=seeds, tokens=limits["max_tokens"], codes=limits["max_codes"]
-    )
+    return await asyncio.to_thread(family.answer, text, sound, seeds, limits)
 
 
 async def ask(client: AsyncClient, app: str, text: str, sound: Any = None, **more: Any) -> Any:
@@ -99,7 +125,7 @@ async def ask(client: AsyncClient, app: str, text: str, sound: Any = None, **mor
 
 
 async def test_eight_at_once_are_each_what_the_whole_model_answers(
-    stack: Stack, client: AsyncClient, whole: Whole, parts: Omni
+    stack: Stack, client: AsyncClient, family: Family, parts: Omni
 ) -> None:
     """Text token for token, sound bit for bit: with and without audio, side by side, nothing of one is in another.
 
@@ -108,15 +134,15 @@ async def test_eight_at_once_are_each_what_the_whole_model_answers(
     said = [(text, None) for text in TEXTS] + [("the dog and", noise(*sound)) for sound in SOUNDS]
     answers = await asyncio.gather(*(ask(client, "exact", text, sound, **LIMITS) for text, sound in said))
     for (text, sound), answer in zip(said, answers, strict=True):
-        right = await expected(stack, whole, answer.request, text, sound, **LIMITS)
-        assert answer.response["text"] == right.text.rstrip("\ufffd")
-        assert answer.response["speech"] == pcm_of(right.wave.numpy())
+        words, wave = await expected(stack, family, answer.request, text, sound, **LIMITS)
+        assert answer.response["text"] == words
+        assert answer.response["speech"] == pcm_of(wave)
     assert len({answer.response["speech"] for answer in answers}) == 8
     for task in (parts.talker, parts.vocoder):
         assert not stack.children[f"{task.component}@0"].alive
 
 
-async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: AsyncClient, whole: Whole) -> None:
+async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: AsyncClient, family: Family) -> None:
     """In stored order: the first sound stands before the last text. Made in parts it is what it is whole, nearly."""
     limits = {"max_tokens": 600, "max_codes": 80}
     answer = await ask(client, "omni", "a", **limits)
@@ -128,11 +154,9 @@ async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: 
     text, audio = (seqs[f"{found[name].token}.0.{out}"] for name, out in (("thinker", "text"), ("vocoder", "audio")))
     assert len(text) > 3
     assert min(audio) < max(text)
-    right = await expected(stack, whole, answer.request, "a", **limits)
-    assert answer.response["text"] == right.text.rstrip("\ufffd")
-    made, whole_sound = (
-        np.frombuffer(pcm, "<i2").astype(int) for pcm in (answer.response["speech"], pcm_of(right.wave.numpy()))
-    )
+    words, wave = await expected(stack, family, answer.request, "a", **limits)
+    assert answer.response["text"] == words
+    made, whole_sound = (np.frombuffer(pcm, "<i2").astype(int) for pcm in (answer.response["speech"], pcm_of(wave)))
     assert len(made) == len(whole_sound)
     assert np.abs(made - whole_sound).max() <= 1
 
@@ -144,7 +168,9 @@ async def test_who_wants_no_speech_makes_no_work_for_it(stack: Stack, client: As
     assert set(await nodes(stack, answer.request)) == {"thinker"}
 
 
-async def test_no_edge_carries_the_prompt_or_the_sound_again(stack: Stack, client: AsyncClient, parts: Omni) -> None:
+async def test_no_edge_carries_the_prompt_or_the_sound_again(
+    stack: Stack, client: AsyncClient, family: Family, parts: Omni
+) -> None:
     """Rows and codes are all that streams: bytes of the former by token, of the latter 2 a code."""
     answer = await ask(client, "omni", "the dog and", noise(2.5, 3), **LIMITS)
     found = await nodes(stack, answer.request)
@@ -156,5 +182,5 @@ async def test_no_edge_carries_the_prompt_or_the_sound_again(stack: Stack, clien
         if stored.subject.endswith(".codes")
         for element in chunk.payload
     ]
-    assert set(codes) == {("int16", (1,))}
-    assert len(codes) * 480 * 2 == len(answer.response["speech"])
+    assert set(codes) == {("int16", (1, *family.frame))}
+    assert (len(codes) * family.hop - family.lost) * 2 == len(answer.response["speech"])
