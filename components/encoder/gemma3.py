@@ -21,7 +21,7 @@ class Gemma3(Tower):
         return Picture({"pixels": made}, ("picture", made.shape), self._patches)
 
     def film(self, film: Sampled) -> Picture:
-        made = self._squares(film.frames)
+        made = self._prepared(*film.frames, do_pan_and_scan=False)["pixel_values"]
         return Picture({"pixels": made}, ("film", made.shape), len(made) * self._patches, film.times)
 
     def encode(self, pictures: Sequence[Picture]) -> list[Any]:

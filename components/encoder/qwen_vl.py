@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from components.encoder.tower import Picture, Tower, evenly
+from components.encoder.tower import Picture, Tower, evenly, scaled
 from components.media.images import Pixels
 from components.media.video import Frames, Sampled
 
-_EDGES: Final = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
-"""Names of limits, and what older folders call them."""
+_LIMITS: Final = {"shortest": "min_pixels", "longest": "max_pixels"}
+"""How older folders call them."""
 _FEWEST: Final = 4
 """Frames of a video, if it has as many."""
 
@@ -39,7 +39,7 @@ class Qwen25VL(Tower):
         merge = self._processor.temporal_patch_size
         frames = np.concatenate([film.frames, *[film.frames[-1:]] * (-len(film.frames) % merge)])
         steps = len(frames) // merge
-        made = self._prepared_frames(frames)
+        made = self._prepared(*scaled(frames, *self._size(film.frames)), do_resize=False)
         # the patches of one picture hold it `merge` times, side by side
         alone = made["pixel_values"].reshape(len(frames), -1, 3, merge, self._processor.patch_size**2)[:, :, :, 0]
         joined = alone.reshape(steps, merge, *alone.shape[1:]).transpose(0, 2, 3, 1, 4)
@@ -48,14 +48,22 @@ class Qwen25VL(Tower):
         arrays = {"pixel_values": patches, "image_grid_thw": grid}
         return Picture(arrays, tuple(grid[0].tolist()), len(patches), self._times(film, steps))
 
-    def _prepared_frames(self, frames: Frames) -> Any:
-        size = {edge: self._limit(edge, len(frames)) for edge in _EDGES}
-        return self._processor(images=list(frames), return_tensors="np", input_data_format="channels_last", size=size)
+    def _size(self, frames: Frames) -> tuple[int, int]:
+        """Height and width in which frames are seen. Raises ValueError for those of no such shape."""
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-    def _limit(self, edge: str, frames: int) -> float:
-        """Pixels of a frame, at least ("shortest_edge") or at most."""
-        said = self._videos.get(_EDGES[edge]) or self._videos.get("size", {}).get(edge)
-        return float(said or self._processor.size[edge])
+        high, wide = smart_resize(*frames.shape[1:3], self._factor, self._limit("shortest"), self._limit("longest"))
+        return high, wide
+
+    @property
+    def _factor(self) -> int:
+        """Pixels of a side of what one row stands for."""
+        return int(self._processor.patch_size * self._processor.merge_size)
+
+    def _limit(self, edge: str) -> int:
+        """Pixels at least ("shortest") or at most. Of videos, if the folder says so."""
+        said = self._videos.get(_LIMITS[edge]) or self._videos.get("size", {}).get(f"{edge}_edge")
+        return int(said or self._processor.size[f"{edge}_edge"])
 
     def _times(self, film: Sampled, steps: int) -> list[float]:
         each = self._processor.temporal_patch_size / (len(film.frames) / film.seconds) if film.seconds else 0.0
@@ -94,10 +102,16 @@ class Qwen3VL(Qwen25VL):
         count = min(max(int(total / rate * fps), _FEWEST), most, total)
         return [round(number) for number in np.linspace(0, total - 1, count)]
 
-    def _limit(self, edge: str, frames: int) -> float:
-        """That of a video is one for all its frames together."""
-        whole = super()._limit(edge, frames)
-        return whole / frames if self._videos else whole
+    def _size(self, frames: Frames) -> tuple[int, int]:
+        """Limits for videos are those of all frames together."""
+        from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
+
+        merge = self._processor.temporal_patch_size
+        shape = (max(len(frames), merge), *frames.shape[1:3])
+        if not self._videos:
+            return super()._size(frames)
+        high, wide = smart_resize(*shape, merge, self._factor, self._limit("shortest"), self._limit("longest"))
+        return high, wide
 
     def _times(self, film: Sampled, steps: int) -> list[float]:
         merge = self._processor.temporal_patch_size

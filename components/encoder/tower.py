@@ -72,8 +72,8 @@ class Tower(ABC):
     def _loaded(self, folder: Path, of: Tower | None) -> Any:
         return eyes(folder, self.config, self.dtype, self.device, of and of.vision_tower).model
 
-    def _prepared(self, pixels: Pixels, **more: Any) -> Any:
-        return self._processor(images=[pixels], return_tensors="np", input_data_format="channels_last", **more)
+    def _prepared(self, *pictures: Pixels, **more: Any) -> Any:
+        return self._processor(images=list(pictures), return_tensors="np", input_data_format="channels_last", **more)
 
     def _put(self, pictures: Sequence[Picture], name: str) -> Any:
         """One array of all pictures, on the device."""
@@ -83,13 +83,10 @@ class Tower(ABC):
         return joined.to(self.dtype) if joined.is_floating_point() else joined
 
     def _squares(self, frames: Frames) -> np.ndarray[Any, Any]:
-        """Frames one by one, as they are, in the one size of the tower: [n, 3, h, w]."""
-        from transformers.image_utils import SizeDict
-
+        """Frames as they are, in the one size of the tower: float32 [n, 3, h, w]."""
         own = self._processor
-        size = SizeDict(height=own.size["height"], width=own.size["width"])
-        scaled = [own.resize(np.moveaxis(frame, -1, 0), size, own.resample) for frame in frames]
-        normal = [own.normalize(own.rescale(f, own.rescale_factor), own.image_mean, own.image_std) for f in scaled]
+        shown = np.moveaxis(scaled(frames, own.size["height"], own.size["width"]), -1, 1)
+        normal = [own.normalize(own.rescale(f, own.rescale_factor), own.image_mean, own.image_std) for f in shown]
         return np.stack(normal).astype(np.float32)
 
     @property
@@ -103,6 +100,17 @@ class Tower(ABC):
         vision = self.config.vision_config
         sides = [np.max(size) for size in (vision.image_size, vision.patch_size)]
         return int(sides[0] // sides[1]) ** 2
+
+
+def scaled(frames: Frames, high: int, wide: int) -> Frames:
+    """By torch, as transformers scales frames; pictures are scaled by Pillow."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    if frames.shape[1:3] == (high, wide):
+        return frames
+    pixels = torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous()
+    return np.asarray(interpolate(pixels, (high, wide), mode="bicubic", antialias=True).permute(0, 2, 3, 1))
 
 
 def evenly(total: int, count: int, shift: float = 0.0) -> list[int]:

@@ -15,6 +15,8 @@ Tool = Mapping[str, Any]
 """As transformers takes it: {"type": "function", "function": {"name", "description", "parameters": a JSON schema}}."""
 _SYSTEM: Final = "\ufdd0"  # noncharacters: no template holds them
 _USER: Final = "\ufdd1"
+_SPACED: Final = f" {_USER} "
+"""By it we see whether a template trims what users say."""
 _TEMPLATES: Final = "chat_template.json"
 """Where older multimodal folders have their template: beside the tokenizer, which does not know of it."""
 
@@ -57,6 +59,8 @@ class Chat:
         Control tokens inside the texts are plain text: no role can be forged, and no picture. Raises EngineError
         bad_input for tools that hold one, and for what the template has no place for.
         """
+        if not self._sees:
+            content = ["".join(map(str, content))]
         rendered = self._equipped(content, tools) if tools else self._rendered(content)
         shown = [part for part in content if isinstance(part, Shown)]
         written: list[Shown] = []
@@ -80,12 +84,13 @@ class Chat:
         self, rendered: tuple[str, str], texts: Sequence[str], system: str, sounds: Sequence[int] = ()
     ) -> list[int]:
         before, _, rest = rendered[1].partition(_SYSTEM) if system else ("", "", rendered[0])
-        between, *after = rest.split(_USER)
+        trims = rest.count(_SPACED) < len(texts)
+        between, *after = rest.replace(_SPACED, _USER).split(_USER)
         if len(after) != len(texts):
             raise EngineError("the chat template of this model has no place for so many texts", "bad_input")
         tokens = [*self._control(before), *self.plain(system), *self._control(between), *sounds]
         for text, end in zip(texts, after, strict=True):
-            tokens += [*self.plain(text), *self._control(end)]
+            tokens += [*self.plain(text.strip() if trims else text), *self._control(end)]
         return tokens
 
     def plain(self, text: str) -> list[int]:
@@ -125,13 +130,13 @@ class Chat:
         """
         import jinja2
 
-        user = self._message("user", [part if isinstance(part, Shown) else _USER for part in content])
+        user = self._message("user", [part if isinstance(part, Shown) else _SPACED for part in content])
         alone = self._template([user], tools)
         try:
             led = self._template([self._message("system", [_SYSTEM]), user], tools)
         except jinja2.TemplateError:
             led = ""
-        return alone, led if led.find(_SYSTEM) >= 0 else alone.replace(_USER, f"{_SYSTEM}\n\n{_USER}", 1)
+        return alone, led if led.find(_SYSTEM) >= 0 else _before(alone, f"{_SYSTEM}\n\n")
 
     def _message(self, role: str, content: Content) -> dict[str, Any]:
         if not self._sees:
@@ -156,6 +161,12 @@ class Chat:
         """Whether the model was taught that a text begins with a token of its own."""
         ids: list[int] = self.backend.encode("", add_special_tokens=True).ids
         return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
+
+
+def _before(rendered: str, text: str) -> str:
+    """`text` put before the first text of the user."""
+    first = _SPACED if _SPACED in rendered else _USER
+    return rendered.replace(first, text + first, 1)
 
 
 def _plainly(content: str | list[dict[str, Any]]) -> str:

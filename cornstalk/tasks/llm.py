@@ -44,7 +44,7 @@ def missing(prompt: str | Sequence[Any], images: int, videos: int) -> str:
     given = {"image": images, "video": videos}
     kind = next((kind for kind in given if places.count(kind) > given[kind]), None)
     return (
-        "" if kind is None else f"the prompt has {places.count(kind)} places of type {kind}, {given[kind]} were given"
+        "" if kind is None else f"the prompt has {places.count(kind)} places of type {kind}, and {given[kind]} were given"
     )
 
 

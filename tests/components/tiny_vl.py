@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,12 +18,15 @@ from components.halves import _EYES
 from components.media.images import Pixels
 
 SIZE: Final = 64
+VIDEO_LIMITS: Final = {"shortest_edge": 1024, "longest_edge": 49_152}
+"""Pixels of all frames, for Qwen3-VL, whose folders say it."""
 EYES: Final = "eyes.safetensors"
 WORDS: Final = "words.safetensors"
 _WORDS: Final = "describe what these pictures show and why the cat sat on the mat"
 _QWEN: Final = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}"
-    "{% for c in m['content'] %}{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}"
+    "{% for c in m['content'] %}{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif c['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}"
     "{{ c['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
 
@@ -42,6 +45,8 @@ class Family:
     """What stands there for one of n rows."""
     types: str = ""
     """How transformers is told which tokens are of pictures, if it must be."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """How the processor of transformers asks its tokenizer for special tokens, if it does."""
 
 
 def _text(**more: Any) -> dict[str, Any]:
@@ -195,12 +200,14 @@ def _qwen_processor(**more: Any) -> Any:
 _LLAVA: Final = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }} "
     "{% for c in m['content'] | selectattr('type', 'equalto', 'image') %}<image>{% endfor %}"
+    "{% for c in m['content'] | selectattr('type', 'equalto', 'video') %}<video>{% endfor %}"
     "{% for c in m['content'] | selectattr('type', 'equalto', 'text') %}{{ '\n' + c['text'] }}{% endfor %}"
     "<|im_end|>{% endfor %}<|im_start|>assistant\n"
 )
 _INTERNVL: Final = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for c in m['content'] %}{% if c['type'] == 'image' %}"
-    "<IMG_CONTEXT>\n{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "<IMG_CONTEXT>\n{% elif c['type'] == 'video' %}<video>\n{% else %}{{ c['text'] }}{% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
 _GEMMA: Final = (
     "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{% for c in m['content'] %}"
@@ -212,7 +219,7 @@ _QWEN_TOKENS: Final = (
     "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
 )  # fmt: skip
 _LLAVA_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<image>", "<video>")
-_INTERNVL_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<img>", "</img>", "<IMG_CONTEXT>")
+_INTERNVL_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>")
 _GEMMA_TOKENS: Final = (
     "<bos>", "<end_of_turn>", "<start_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>",
 )  # fmt: skip
@@ -234,10 +241,17 @@ FAMILIES: Final = {
     "internvl": _family(
         _INTERNVL_TOKENS, _INTERNVL, _internvl, _internvl_processor, "<IMG_CONTEXT>",
         written=lambda n: "<img>" + "<IMG_CONTEXT>" * n + "</img>",
+        names={
+            "start_image_token": "<img>", "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>",
+        },
     ),
     "gemma3": _family(
         _GEMMA_TOKENS, _GEMMA, _gemma3, _gemma3_processor, "<start_of_image>", types="token_type_ids",
         written=lambda n: "\n\n<start_of_image>" + "<image_soft_token>" * n + "<end_of_image>\n\n",
+        names={
+            "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+        },
     ),
 }  # fmt: skip
 
@@ -264,6 +278,8 @@ def tiny_vl(folder: Path, kind: str, *, seed: int = 5, tower: int = 5) -> Path:
     _say_ascii(model, tokenizer)
     tokenizer.save_pretrained(folder)
     family.processor().save_pretrained(folder)
+    if kind == "qwen3_vl":
+        (folder / "video_preprocessor_config.json").write_text(json.dumps({"size": VIDEO_LIMITS}))
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
