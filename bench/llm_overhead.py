@@ -22,7 +22,7 @@ from bench.apps.talk import app
 from components import models
 from components.__main__ import ENVIRONMENT
 from components.llm.chat import Chat
-from components.llm.vllm_engine import ENVIRONMENT as OF_VLLM
+from components.llm.vllm_server import ENVIRONMENT as OF_VLLM
 from cornstalk.tasks import LLM
 from tests.stack import Stack
 

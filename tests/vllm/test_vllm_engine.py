@@ -47,7 +47,7 @@ async def engine() -> AsyncIterator[VllmEngine]:
 
 
 async def idle(engine: VllmEngine) -> None:
-    await eventually(lambda: engine._llm.get_num_unfinished_requests() == 0, within=5.0)
+    await eventually(lambda: engine._server._llm.get_num_unfinished_requests() == 0, within=5.0)
 
 
 async def test_its_tokens_are_those_of_transformers(engine: VllmEngine) -> None:
@@ -89,7 +89,7 @@ async def test_a_cancel_ends_it_in_vllm_too_also_before_its_first_token(engine: 
     tasks = [asyncio.create_task(engine.run(long))]
     await eventually(lambda: long.log, within=60)
     tasks.append(asyncio.create_task(engine.run(reading)))
-    await eventually(lambda: engine._llm.get_num_unfinished_requests() == 2, within=5.0, every=0.001)
+    await eventually(lambda: engine._server._llm.get_num_unfinished_requests() == 2, within=5.0, every=0.001)
     for call in (long, reading):
         call.cancelled.set()
     for task in tasks:

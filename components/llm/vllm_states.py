@@ -1,0 +1,103 @@
+"""Hidden states out of vLLM while it draws: who wants them, of which tokens a step is, and the way to the worker.
+
+vLLM itself gives nothing of a step but tokens. A connector (for keys and values, of which it carries none) is told by
+the scheduler whose tokens each step computes; the model hands it the states of the step; what somebody wants goes to
+the worker over a socket. Under tensor parallelism all ranks have the same states: the first sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from components.tensors import array_of, inline, torch_of
+from cornstalk.messages import Inline
+
+HEARD_AS: Final = "cornstalk_heard_as"
+"""Under which name, among the extra arguments of a request, its states go out; without one they do not."""
+Hear = Callable[[int, Any], None]
+"""Takes the index of a token in its sequence and the states [2, n, size] of it and those after it: what the model read
+and what its head gets. A part that vLLM had to compute again comes again."""
+_numbers = itertools.count()
+
+
+class Told(msgspec.Struct, frozen=True):
+    """States of consecutive tokens of one request: dtype, shape and bytes as of an Inline."""
+
+    heard_as: str
+    start: int
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class States:
+    """The end of the way, in the worker. Lives on the event loop; leaves nothing behind when it is killed."""
+
+    def __init__(self) -> None:
+        import zmq.asyncio  # type: ignore[import-not-found] # comes with vLLM
+
+        self.address = f"ipc://@cornstalk-{os.getpid()}-{next(_numbers)}"  # of no file
+        self._socket = zmq.asyncio.Context.instance().socket(zmq.PULL)
+        self._socket.set_hwm(0)
+        self._socket.bind(self.address)
+        self._hearing: dict[str, Hear] = {}
+        self._reading = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        self._socket.close(linger=0)
+
+    @contextmanager
+    def hearing(self, heard_as: str, hear: Hear) -> Iterator[None]:
+        self._hearing[heard_as] = hear
+        try:
+            yield
+        finally:
+            del self._hearing[heard_as]
+
+    async def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(Told)
+        while True:
+            told = decoder.decode(await self._socket.recv())
+            if hear := self._hearing.get(told.heard_as):
+                hear(told.start, torch_of(array_of(Inline(told.dtype, told.shape, told.data))))
+
+
+class Sender:
+    """The beginning of the way, in a process of vLLM. Never waits: the worker takes what comes."""
+
+    def __init__(self, address: str) -> None:
+        import zmq
+
+        self._socket = zmq.Context.instance().socket(zmq.PUSH)
+        self._socket.set_hwm(0)
+        self._socket.linger = 0
+        self._socket.connect(address)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, heard_as: str, start: int, states: Any) -> None:
+        tensor = inline(states)
+        self._socket.send(msgspec.msgpack.encode(Told(heard_as, start, tensor.dtype, tensor.shape, tensor.data)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a step: `count` tokens of one request, the first with index `start` in its sequence, whose key and value lie
+    in `slot`.
+    """
+
+    heard_as: str
+    start: int
+    count: int
+    slot: int
