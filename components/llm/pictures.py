@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +34,8 @@ class Reading:
     axes: bool = False
     timed: bool = False
     """Whether the positions of a video follow its time, not the number of its steps."""
+    lasts: bool = False
+    """Whether what comes after a video has positions after its last step, not only after its height and width."""
     both_ways: bool = False
     deep: bool = False
     """The first axis of embeddings is that of the layers which they are for."""
@@ -65,6 +67,8 @@ class Span(NamedTuple):
     """Rows and columns of each step, where rows have positions."""
     ticks: Sequence[int] = ()
     """When each step is, in positions after the first."""
+    takes: int = 0
+    """Positions until what comes next, where rows have positions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,20 +84,23 @@ def read(chat: Chat, ask: Ask, reading: Reading, config: Any) -> Prompt:
     Raises EngineError: bad_states for embeddings of another model, bad_input for what the template, or the prompt, has
     no place for.
     """
-    images = [[_picture(torch_of(image), reading, config)] for image in ask.images]
-    videos = [
-        _video(torch_of(video), times, reading, config) for video, times in zip(ask.videos, ask.times, strict=True)
-    ]
+    images = [[picture(torch_of(image), reading, config)] for image in ask.images]
+    videos = [video(torch_of(rows), times, reading, config) for rows, times in zip(ask.videos, ask.times, strict=True)]
     tokens, shown = chat.turn(content_of(ask.prompt, images, videos), ask.system, ask.tools)
-    return _laid(tokens, [span for one in shown if isinstance(one, Seen) for span in one.spans], reading, config)
+    spans = [span for one in shown if isinstance(one, Seen) for span in one.spans]
+    return laid(tokens, spans, reading, {config.image_token_id, getattr(config, "video_token_id", None)})
 
 
-def _picture(embeddings: Any, reading: Reading, config: Any) -> Seen:
+def picture(embeddings: Any, reading: Reading, config: Any) -> Seen:
+    """`embeddings` torch, of one picture. Raises EngineError bad_states for those of another model."""
     _check(embeddings, reading, config, 4 if reading.axes else 2)
     return Seen("image", *reading.written[:2], [_span(embeddings, reading, [0])])
 
 
-def _video(embeddings: Any, times: Sequence[float], reading: Reading, config: Any) -> list[Seen]:
+def video(embeddings: Any, times: Sequence[float], reading: Reading, config: Any) -> list[Seen]:
+    """`embeddings` torch, of one video; several for a family to which its frames are pictures. Raises EngineError
+    bad_states.
+    """
     written = reading.video
     in_steps = written is None or written.between is not None
     _check(embeddings, reading, config, 4 if reading.axes else 3 if in_steps else 2)
@@ -122,34 +129,40 @@ def _check(embeddings: Any, reading: Reading, config: Any, axes: int) -> None:
 
 
 def _ticks(times: Sequence[float], config: Any) -> list[int]:
+    """Steps are equal parts of the video; in the arithmetic of transformers."""
     import torch
 
-    ticks: list[int] = (torch.tensor(times) * config.vision_config.tokens_per_second).long().tolist()
+    a_second = getattr(config, "position_id_per_seconds", None) or config.vision_config.tokens_per_second
+    each = torch.tensor(times[1] if len(times) > 1 else 0.0)
+    ticks: list[int] = (torch.arange(len(times)) * each * a_second).long().tolist()
     return ticks
 
 
 def _span(embeddings: Any, reading: Reading, ticks: Sequence[int]) -> Span:
     rows = embeddings.flatten(1 if reading.deep else 0, -2)
-    return Span(rows, tuple(embeddings.shape[-3:-1]), ticks) if reading.axes else Span(rows)
+    if not reading.axes:
+        return Span(rows)
+    high, wide = embeddings.shape[-3:-1]
+    return Span(rows, (high, wide), ticks, max(high, wide, ticks[-1] + 1 if reading.lasts else 0))
 
 
-def _laid(tokens: Sequence[int], spans: Sequence[Span], reading: Reading, config: Any) -> Prompt:
+def laid(tokens: Sequence[int], spans: Sequence[Span], reading: Reading, placeholders: Container[int | None]) -> Prompt:
+    """Each placeholder makes way for the rows of the next span. Raises EngineError bad_input if some have none."""
     import torch
 
     if not spans:
         return Prompt(tokens)
-    placeholders = {config.image_token_id, getattr(config, "video_token_id", None)}
     if sum(token in placeholders for token in tokens) != len(spans):
         raise EngineError("the tokenizer of this model has no placeholder for a picture or a video", "bad_input")
-    laid, left = _Laid(), iter(spans)
+    whole, left = _Laid(), iter(spans)
     for token in tokens:
         if token in placeholders:
-            laid.span(token, next(left))
+            whole.span(token, next(left))
         else:
-            laid.text(token)
-    positions = torch.tensor(laid.positions).T if reading.axes else None
+            whole.text(token)
+    positions = torch.tensor(whole.positions).T if reading.axes else None
     joined = torch.cat([span.rows for span in spans], -2)
-    return Prompt(laid.tokens, joined if reading.deep else joined[None], laid.spans, positions, reading.both_ways)
+    return Prompt(whole.tokens, joined if reading.deep else joined[None], whole.spans, positions, reading.both_ways)
 
 
 class _Laid:
@@ -167,11 +180,15 @@ class _Laid:
         self._next += 1
 
     def span(self, token: int, span: Span) -> None:
-        start = len(self.tokens)
-        self.tokens += [token] * span.rows.shape[-2]
-        self.spans.append((start, len(self.tokens)))
+        start, n = len(self.tokens), span.rows.shape[-2]
+        self.spans.append((start, start + n))
+        if span.grid == (0, 0):  # as a text of so many tokens
+            for _ in range(n):
+                self.text(token)
+            return
+        self.tokens += [token] * n
         self.positions += self._grid(span)
-        self._next += max(span.grid)
+        self._next += span.takes
 
     def _grid(self, span: Span) -> Iterator[tuple[int, ...]]:
         high, wide = span.grid
