@@ -23,9 +23,12 @@ OWN: dict[tuple[str, type[UnitTask]], str] = {
     ("folder", Thinker): "thinker-0",
     ("folder", Talker): "talker-0",
     ("folder", Vocoder): "token2wav-0",
+    ("folder", ImageEncoder): "thinker-visual-0",
     ("folder3", OmniEar): "thinker-audio_tower-0",
     ("folder3", Thinker): "thinker-0",
     ("folder3", ImageEncoder): "thinker-visual-0",
+    ("folder3", Talker): "talker-0",
+    ("folder3", Vocoder): "code2wav-0",
 }
 """The file of each part of each family, by the fixture that makes its folder."""
 parts = pytest.mark.parametrize(
