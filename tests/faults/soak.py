@@ -101,7 +101,9 @@ def fails(text: str, answer: Answer) -> bool:
 
 SHOWN: Final = b"one file, which is looked at once while the sidecar lives" * 20
 
-MIX: Final[tuple[tuple[str, dict[str, Any], Right], ...]] = (
+Kind = tuple[str, dict[str, Any], Right]
+"""App, input beside its text, and whether an answer is right."""
+MIX: Final[tuple[Kind, ...]] = (
     ("chain", {"pieces": 10, "service_ms": 60}, answers(lambda text: chain(text, pieces=10))),
     ("lineage", {"pieces": 12, "service_ms": 60}, answers(lambda text: lineage(text, 12))),
     ("turns", {"service_ms": 60}, answers(turns)),
@@ -114,7 +116,6 @@ MIX: Final[tuple[tuple[str, dict[str, Any], Right], ...]] = (
         answers(lambda text: looking(text, SHOWN)),
     ),
 )
-"""App, input beside its text, and whether an answer is right."""
 
 
 @asynccontextmanager
@@ -171,6 +172,9 @@ class Soak:
     wrong: list[str] = field(default_factory=list)
     begun: int = 0
     first: int = 0  # number of its first request
+    mix: tuple[Kind, ...] = MIX
+    every: float = EVERY
+    rounds: int = ROUNDS
     paced: bool = False  # the next fault comes when all that met the one before are answered
 
     async def calmly(self) -> None:
@@ -188,10 +192,10 @@ class Soak:
         """Rounds in which each victim has its fault, in random order, until there were enough requests."""
         rounds = 0
         async with asyncio.TaskGroup() as lasting:
-            while rounds < ROUNDS or self.begun < self.requests:
+            while rounds < self.rounds or self.begun < self.requests:
                 rounds += 1
                 for victim, how in self.choice.sample(self.victims, len(self.victims)):
-                    await asyncio.sleep(EVERY)
+                    await asyncio.sleep(self.every)
                     fault = Fault(victim, how, time.time(), set(self.running))
                     self.faults.append(fault)
                     if (victim, how) == ("nats-server", STOP):
@@ -251,15 +255,14 @@ class Soak:
             self.took.append(time.monotonic() - began)
         self._count(number, failure, await progress(self.stack, self.request(number)))
 
-    @staticmethod
-    def request(number: int) -> str:
+    def request(self, number: int) -> str:
         """Id of request `number`."""
-        return request_id(MIX[number % len(MIX)][0], f"soak {number}")
+        return request_id(self.mix[number % len(self.mix)][0], f"soak {number}")
 
     async def _request(self, number: int) -> None:
-        app, body, right = MIX[number % len(MIX)]
+        app, body, right = self.mix[number % len(self.mix)]
         text = f"soak {number}"
-        headers = {"Cornstalk-Resume-Grace": "5"}
+        headers = {"Cornstalk-Resume-Grace": "5", "Cornstalk-Seed": "7"}
         answer = await ask(
             self.stack.clients, app, {"text": text, **body}, text, first=number, within=WITHIN, headers=headers
         )
