@@ -8,7 +8,7 @@ from components import models, qwen_omni
 from components.encoder.gemma3 import Gemma3
 from components.encoder.internvl import InternVL3
 from components.encoder.llava_onevision import LlavaOneVision
-from components.encoder.omni_eye import Qwen3Omni
+from components.encoder.omni_eye import Qwen3Omni, Qwen25Omni
 from components.encoder.qwen_vl import Qwen2VL, Qwen3VL, Qwen25VL
 from components.encoder.tower import Tower
 from components.halves import FAMILIES, config_of, device_of, dtype_of, same_tower
@@ -22,6 +22,7 @@ TOWERS: Final[dict[str, type[Tower]]] = {
     "llava_onevision": LlavaOneVision,
     "internvl": InternVL3,
     "gemma3": Gemma3,
+    "qwen2_5_omni": Qwen25Omni,
     "qwen3_omni_moe": Qwen3Omni,
 }
 """By the model type of transformers."""

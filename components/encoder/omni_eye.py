@@ -10,7 +10,17 @@ from components.encoder.qwen_vl import Qwen3VL, Qwen25VL
 from components.encoder.tower import Tower
 
 
-class Qwen3Omni(Qwen3VL):
+class _OfThinker(Tower):
+    def _loaded(self, folder: Path, of: Tower | None) -> Any:
+        whole, self.config = self.config, self.config.thinker_config
+        return qwen_omni.eyes(folder, whole, self.dtype, self.device).model
+
+
+class Qwen25Omni(_OfThinker, Qwen25VL):
+    """As Qwen25VL: patches [p, 1176] -> embeddings [1, rows, columns, size]."""
+
+
+class Qwen3Omni(_OfThinker, Qwen3VL):
     """Pictures as Qwen3VL: patches [p, 1536] -> embeddings [1 + layers, 1, rows, columns, size]. Of a video it takes
     the frames that Qwen25VL does.
     """
@@ -18,7 +28,3 @@ class Qwen3Omni(Qwen3VL):
     chosen = Qwen25VL.chosen
     _limit = Qwen25VL._limit
     _times = Qwen25VL._times
-
-    def _loaded(self, folder: Path, of: Tower | None) -> Any:
-        whole, self.config = self.config, self.config.thinker_config
-        return qwen_omni.eyes(folder, whole, self.dtype, self.device).model

@@ -18,7 +18,7 @@ TEMPLATE: Final = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PARTS: Final = ("thinker.audio_tower.", "thinker.", "talker.", "token2wav.")
+PARTS: Final = ("thinker.audio_tower.", "thinker.visual.", "thinker.", "talker.", "token2wav.")
 _HIDDEN: Final = 128
 _CODES: Final = 64  # codec ids below; the special ones follow
 _ROPE: Final = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
@@ -27,7 +27,11 @@ _ROPE: Final = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": 
 def tiny_omni(folder: Path) -> Path:
     """Float32, 3 MB. Weights are those of a seed, wide enough apart that answers to two prompts differ."""
     import torch
-    from transformers import Qwen2_5OmniForConditionalGeneration, WhisperFeatureExtractor
+    from transformers import (
+        Qwen2_5OmniForConditionalGeneration,
+        Qwen2VLImageProcessorPil,
+        WhisperFeatureExtractor,
+    )
 
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tiny_tokenizer(SPECIAL, TEMPLATE)
@@ -37,7 +41,9 @@ def tiny_omni(folder: Path) -> Path:
         _widen(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=128, sampling_rate=16000, hop_length=160, n_fft=400).save_pretrained(folder)
+    ears = WhisperFeatureExtractor(feature_size=128, sampling_rate=16000, hop_length=160, n_fft=400)
+    eyes = Qwen2VLImageProcessorPil(patch_size=14, temporal_patch_size=2, merge_size=2)
+    save_processors(folder, ears, eyes)
     bos = tokenizer.convert_tokens_to_ids("<tts_text_bos>"), tokenizer.convert_tokens_to_ids("<tts_text_bos_single>")
     speakers = {
         name: {"bos_token": token, "cond": torch.randn(1, 16), "ref_mel": torch.randn(1, 30, 80)}
@@ -69,6 +75,12 @@ def split(folder: Path, parts: Sequence[str]) -> None:
         save_file({k: weights[k].contiguous() for k in weights if names[k] == name}, folder / name, {"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
     (folder / "model.safetensors").unlink()
+
+
+def save_processors(folder: Path, ears: Any, eyes: Any) -> None:
+    """In one file, as folders of an omni model have them."""
+    prepared = {**eyes.to_dict(), **ears.to_dict(), "image_processor_type": "Qwen2VLImageProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(prepared))
 
 
 def _config(tokenizer: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.omni.tiny_omni import seeded, split, tiny_tokenizer
+from tests.omni.tiny_omni import save_processors, seeded, split, tiny_tokenizer
 
 SPECIAL: Final = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>",
@@ -58,8 +57,7 @@ def tiny_omni3(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     ears = WhisperFeatureExtractor(feature_size=128, sampling_rate=16000, hop_length=160, n_fft=400, chunk_length=300)
     eyes = Qwen2VLImageProcessorPil(patch_size=16, temporal_patch_size=2, merge_size=2)
-    prepared = {**eyes.to_dict(), **ears.to_dict(), "image_processor_type": "Qwen2VLImageProcessor"}
-    (folder / "preprocessor_config.json").write_text(json.dumps(prepared))
+    save_processors(folder, ears, eyes)
     split(folder, PARTS)
     return folder
 
@@ -175,8 +173,14 @@ class Whole:
     def answer(
         self, text: str, sound: Any = None, *, system: str = "", media: str = "", inputs: Any = None, **more: Any
     ) -> Answer:
-        """`sound` float32 [n] at 16 kHz. `media` stands before the text as it does in the template, with as many
-        placeholders as there are rows, and `inputs` are what transformers' processors made of it.
+        """To a turn of `turn`; the rest is as of `ask`."""
+        return self.ask(*self.turn(text, sound, system=system, media=media, inputs=inputs), **more)
+
+    def turn(
+        self, text: str, sound: Any = None, *, system: str = "", media: str = "", inputs: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Tokens and inputs. `sound` float32 [n] at 16 kHz. `media` stands before the text as it does in the template,
+        with as many placeholders as there are rows, and `inputs` are what transformers' processors made of it.
         """
         heard = dict(inputs or {})
         if sound is not None:
@@ -191,7 +195,7 @@ class Whole:
         turns = [{"role": "system", "content": system}] if system else []
         turns.append({"role": "user", "content": media + text})
         written = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return self.ask(self.tokenizer(written, return_tensors="pt").input_ids, heard, **more)
+        return self.tokenizer(written, return_tensors="pt").input_ids, heard
 
     def ask(
         self, ids: Any, inputs: Any, *, seed: int = 1, tokens: int = 24, codes: int = 40, speaker: str = "Ethan"
