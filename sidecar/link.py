@@ -9,12 +9,9 @@ import asyncio
 import itertools
 import logging
 import os
-import select
 import socket
 import threading
 import time
-from array import array
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Self
 
@@ -23,20 +20,17 @@ import msgspec
 from sidecar import board, messages
 from sidecar.arena import Mapping
 from sidecar.board import Pins
-from sidecar.errors import BY_CODE, Denied, SidecarDown, SidecarError, Timeout
-from sidecar.ledger import Ledger
+from sidecar.errors import BY_CODE, SidecarDown, SidecarError, Timeout
 from sidecar.mapper import Mapper
 from sidecar.messages import PUSHED, Tensor
 from sidecar.spares import Spares
 from sidecar.views import Root, span
+from sidecar.wire import Wire
 
 log = logging.getLogger(__name__)
 
-_ANCILLARY: Final = socket.CMSG_SPACE(3 * 4)  # descriptors, of a Welcome
 SPIN: Final = 100e-6
 """Seconds for which a reply is looked for before the event loop is entered: most come by then, 40 us earlier so."""
-MAX_OUTGOING: Final = 65536
-"""Messages that a daemon may leave unread before it counts as dead."""
 
 
 class _Tail:
@@ -68,25 +62,19 @@ class Link:
     def __init__(self, connection: socket.socket, mapper: Mapper, on_lost: Callable[[Link], None]) -> None:
         self.host = self.epoch = ""
         self.total = 0
-        self.lost = False
         self.own: dict[int, Mapping] = {}  # writable
         self.spares: Final = Spares()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._connection = connection
+        self._wire = Wire(connection, self._received, self._lost)
         self._mapper = mapper
         self._on_lost = on_lost
         self._ids = itertools.count(PUSHED + 1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._outgoing: deque[bytes] = deque()
         self._read_only: dict[int, asyncio.Task[Mapping]] = {}
         self._mapped: dict[int, Mapping] = {}  # those of them that are there
         self._pins: Pins | None = None
-        self._ledger: Ledger | None = None
         self._tail = _Tail()
-        self._poller = select.poll()
-        self._poller.register(connection.fileno(), select.POLLIN)
-        self._loop.add_reader(connection.fileno(), self._readable)
 
     @classmethod
     async def open(
@@ -117,6 +105,10 @@ class Link:
         self.host, self.epoch, self.total = welcome.host, welcome.epoch, welcome.total
         return self
 
+    @property
+    def lost(self) -> bool:
+        return self._wire.lost
+
     def now(self) -> float:
         return self._loop.time()
 
@@ -145,9 +137,7 @@ class Link:
     def _look_for(self, future: asyncio.Future[Any]) -> None:
         until = time.monotonic() + SPIN
         while not future.done() and time.monotonic() < until:
-            if self._poller.poll(0):
-                self._readable()
-            else:
+            if not self._wire.look():
                 os.sched_yield()  # the daemon may need this very core
 
     def post(self, request: messages.Request) -> bool:
@@ -155,39 +145,11 @@ class Link:
 
         Raises SidecarDown, Denied for what is too long.
         """
-        data = _encoded(request)
-        self._heed()
-        return self._send(data)
+        return self._wire.send(request)
 
     def commit(self, request: messages.Commit) -> bool:
-        """`post`, but the daemon is woken for it when this loop turns: who waits for the tensor is woken before."""
-        data, ledger = _encoded(request), self._ledger
-        if ledger is None or not ledger.write(data):
-            self._heed()
-            return self._send(data)
-        if ledger.unheeded == 1:
-            self._loop.call_soon(self._run_unless_lost, self._heed)
-        return True
-
-    def _heed(self) -> None:
-        """What is sent after this comes after all that lies in the ledger."""
-        if self._ledger is not None and self._ledger.unheeded:
-            count, self._ledger.unheeded = self._ledger.unheeded, 0
-            self._send(messages.encode(messages.Heed(count)))
-
-    def _send(self, data: bytes) -> bool:
-        if self.lost:
-            raise SidecarDown("the sidecar has died")
-        sent = not self._outgoing and self._try(data)
-        if not sent:
-            if not self._outgoing:
-                self._loop.add_writer(self._connection.fileno(), self._flush)
-            self._outgoing.append(data)
-            if len(self._outgoing) > MAX_OUTGOING:
-                self._lose()
-        if self.lost:
-            raise SidecarDown("the sidecar has died")
-        return sent
+        """`post`, but the daemon is woken for it when this loop turns."""
+        return self._wire.commit(request)
 
     def pin(self, tensor: Tensor) -> Root | None:
         """A lease without a round trip: the root of its span. None: ask the daemon. Raises SidecarDown."""
@@ -237,31 +199,22 @@ class Link:
         """Idempotent. Leases end at once, or with the last view where some are left."""
         if self.lost:
             return
-        self._tail.descriptor = self._hang_up()
+        self._tail.descriptor = self._wire.hang_up()
         self._tail = _Tail()
+        self._forget()
 
-    def _hang_up(self) -> int:
-        """Ends everything but the socket, whose descriptor it returns."""
-        self.lost = True
-        self._loop.remove_reader(self._connection.fileno())
-        self._loop.remove_writer(self._connection.fileno())
+    def _forget(self) -> None:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(SidecarDown("the sidecar has died, or the client was closed"))
-        self._outgoing.clear()
         self.own.clear()
         self._read_only.clear()
         self._mapped.clear()
         self._pins = None
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
-        return self._connection.detach()
 
-    def _lose(self) -> None:
-        if not self.lost:
-            os.close(self._hang_up())
-            self._on_lost(self)
+    def _lost(self) -> None:
+        self._forget()
+        self._on_lost(self)
 
     def _root_died(self, last: Callable[[], object]) -> None:
         here = threading.get_ident() == self._thread
@@ -277,42 +230,12 @@ class Link:
             except SidecarDown:
                 pass  # the daemon that would have had to know is gone
 
-    def _try(self, data: bytes) -> bool:
-        try:
-            self._connection.send(data)
-        except BlockingIOError:
-            return False
-        except OSError:
-            self._lose()
-        return True
-
-    def _flush(self) -> None:
-        while self._outgoing:
-            if not self._try(self._outgoing[0]) or self.lost:
-                return
-            self._outgoing.popleft()
-        self._loop.remove_writer(self._connection.fileno())
-
-    def _readable(self) -> None:
-        try:
-            data, ancillary, flags, _ = self._connection.recvmsg(
-                messages.MAX_MESSAGE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
-            )
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose()
-            return
-        descriptors = list(array("i", ancillary[0][2])) if ancillary else []
-        if flags & socket.MSG_CTRUNC:
-            log.error("out of file descriptors: the sidecar's memory cannot be taken")
+    def _received(self, data: bytes, descriptors: list[int]) -> None:
         try:
             self._handle(messages.decode_reply(data), descriptors)
         except msgspec.MsgspecError as error:
             log.error("the sidecar speaks another protocol: %s", error)
-            self._lose()
+            self._wire.lose()
 
     def _handle(self, reply: messages.Reply, descriptors: list[int]) -> None:
         if isinstance(reply, messages.Leased) and descriptors:
@@ -356,7 +279,7 @@ class Link:
                 os.close(descriptor)
             return
         board_, page, ledger = descriptors
-        self._ledger = Ledger(ledger)
+        self._wire.keep_ledger(ledger)
         try:
             self._pins = Pins(board.words_of(page, writable=True), board.words_of(board_, writable=False))
         except (OSError, ValueError) as error:
@@ -370,13 +293,6 @@ class Link:
                 self.post(messages.Mapped(offer.arena))
         except (OSError, SidecarError) as error:
             log.error("an arena of %d bytes cannot be taken: %s", offer.size, error)
-
-
-def _encoded(request: messages.Request) -> bytes:
-    data = messages.encode(request)
-    if len(data) > messages.MAX_MESSAGE:
-        raise Denied(f"a message of {len(data)} bytes, at most {messages.MAX_MESSAGE}")
-    return data
 
 
 def _expire(future: asyncio.Future[Any]) -> None:
