@@ -86,14 +86,17 @@ class TextEncoderEngine:
         self._device = device_of(self._task.device)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(self._recipe.weights, local_files_only=True)
-            model = AutoModel.from_pretrained(
+            model, told = AutoModel.from_pretrained(
                 self._recipe.weights,
                 dtype=dtype_of(self._task.dtype, self._device),
                 use_safetensors=True,
                 local_files_only=True,
+                output_loading_info=True,
             )
         except (*_UNREADABLE, SafetensorError) as error:
             raise SetupError(f"{folder} cannot be loaded as a text encoder: {error}") from error
+        if lacking := sorted(key for key in told["missing_keys"] if not key.startswith("pooler.")):  # not read here
+            raise SetupError(f"{folder} lacks {len(lacking)} weights, such as {lacking[0]}")
         if len(self._tokenizer) - len(self._tokenizer.all_special_ids) < 2:  # transformers makes an empty one
             raise SetupError(f"{folder} holds no tokenizer: its vocabulary is missing")
         self._model = model.eval().to(self._device)

@@ -179,7 +179,10 @@ def _ends(tokenizer: Any, folder: Path) -> set[int]:
 
     found = {tokenizer.eos_token_id} - {None}
     if (folder / "generation_config.json").is_file():
-        more = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+        try:
+            more = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+        except (OSError, ValueError) as error:
+            raise SetupError(f"{folder} does not say where an answer ends: {error}") from error
         found |= set(more) if isinstance(more, list) else {more} - {None}
     return found
 

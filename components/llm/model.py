@@ -18,6 +18,7 @@ from typing import Any, Final
 from components import qwen_omni
 from components.halves import FAMILIES, config_of, device_of, dtype_of, words
 from components.llm import experts
+from components.llm.causal import causal
 from components.llm.memory import Memory
 from components.llm.prompt import Prompt
 from cornstalk.errors import SetupError
@@ -73,7 +74,7 @@ class Model:
         precision = dtype_of(dtype, self.device)
         speaks = self.config.model_type in qwen_omni.FAMILIES
         multimodal = speaks or self.config.model_type in FAMILIES
-        load = qwen_omni.thinker if speaks else words if multimodal else _whole
+        load = qwen_omni.thinker if speaks else words if multimodal else causal
         self._lm = load(folder, self.config, precision, self.device)
         self.config = self._lm.config  # of a model that speaks, the part for words
         self._run = self._half if multimodal else self._lm
@@ -193,17 +194,6 @@ class Model:
             if r.listen is not None:
                 r.listen(r.start, torch.stack([output.hidden_states[tap][0, first:end] for tap in self._taps]))
             first = end
-
-
-def _whole(folder: Path, _config: Any, dtype: Any, device: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        # safetensors alone: other files of weights may hold code
-        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise SetupError(f"{folder} holds no language model that can be loaded: {error}") from error
-    return lm.to(device).eval()
 
 
 def attention(

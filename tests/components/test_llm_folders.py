@@ -60,6 +60,7 @@ def expected(folder: Path) -> list[int]:
         ("gpt2", {}),
         ("granite", {"logits_scaling": 3.0}),
         ("phi3", {}),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "head_dim": 32}),
     ],
 )
 async def test_it_says_what_the_model_says_elsewhere(tmp_path: Path, kind: str, config: dict[str, Any]) -> None:
@@ -98,6 +99,41 @@ async def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, take_away: 
     folder = tiny_model(tmp_path, "llama")
     (folder / take_away).unlink()
     with pytest.raises(SetupError, match=why):
+        await started(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "why"),
+    [
+        ("model.safetensors", lambda whole: whole[:-1000], "can be loaded: .*not fully covered"),
+        ("model.safetensors", lambda whole: whole[:20], "can be loaded: .*header"),
+        ("model.safetensors", lambda _: b"", "can be loaded: .*header"),
+        ("model.safetensors", lambda _: b"\xff" * 5000, "can be loaded: .*header"),
+        ("config.json", lambda _: b"{", "no configuration that can be read"),
+        ("config.json", lambda _: b'{"model_type": "nothing"}', "no configuration that can be read"),
+        ("config.json", lambda whole: whole.replace(b'"num_hidden_layers": 3', b'"num_hidden_layers": 4'), "lacks 9"),
+        ("config.json", lambda whole: whole.replace(b'"hidden_size": 64', b'"hidden_size": 32'), "can be loaded"),
+        ("tokenizer.json", lambda _: b"{}", "no tokenizer that can be loaded"),
+        ("tokenizer_config.json", lambda whole: whole[:20], "no tokenizer that can be loaded"),
+        ("generation_config.json", lambda whole: whole[:20], "does not say where an answer ends"),
+    ],
+)
+async def test_a_folder_that_is_damaged_is_refused(tmp_path: Path, file: str, damage: Any, why: str) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    whole = (folder / file).read_bytes()
+    assert damage(whole) != whole
+    (folder / file).write_bytes(damage(whole))
+    with pytest.raises(SetupError, match=why):
+        await started(folder)
+
+
+@pytest.mark.parametrize("kind", ["ViTConfig", "T5Config", "BertConfig", "WhisperConfig"])
+async def test_another_architecture_is_refused(tmp_path: Path, kind: str) -> None:
+    import transformers
+
+    folder = tiny_model(tmp_path, "llama")
+    getattr(transformers, kind)(num_hidden_layers=1, hidden_size=64, num_attention_heads=2).save_pretrained(folder)
+    with pytest.raises(SetupError, match=r"can be loaded|lacks"):
         await started(folder)
 
 

@@ -90,6 +90,9 @@ def spoil(folder: Path, change: str) -> None:
         case "truncated":
             weights = folder / "model.safetensors"
             weights.write_bytes(weights.read_bytes()[:-1000])
+        case "one layer more":
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
         case "no tokenizer":
             for path in folder.glob("token*"):
                 path.unlink()
@@ -103,6 +106,7 @@ def spoil(folder: Path, change: str) -> None:
         ("pooling", "pools by pooling_mode_max_tokens"),
         ("malformed", "cannot be read"),
         ("truncated", "cannot be loaded"),
+        ("one layer more", "lacks 16 weights"),
         ("no tokenizer", "vocabulary is missing"),
     ],
 )

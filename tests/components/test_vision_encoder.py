@@ -18,7 +18,7 @@ from components.llm.transformers_engine import TransformersEngine
 from cornstalk.errors import EngineError, SetupError
 from cornstalk.tasks import LLM, ImageEncoder
 from tests.components.fake_call import FakeCall
-from tests.components.media_files import picture
+from tests.components.media_files import pages, picture, scene
 from tests.components.tiny_lm import tiny_model
 from tests.components.tiny_vl import EYES, SIZE, WORDS, noise, tiny_vl
 
@@ -77,6 +77,30 @@ async def test_one_that_cannot_be_read_fails_alone(eyes: VisionEncoder) -> None:
     assert [e.engine_code if isinstance(e, EngineError) else "seen" for e in found] == [
         "seen", "bad_image", "bad_image", "bad_image", "bad_image", "seen",
     ]  # fmt: skip
+
+
+async def test_whatever_file_a_picture_comes_in_it_is_seen_alike(eyes: VisionEncoder) -> None:
+    """What users send: 16 bit, CMYK, the first frame of an animation or any, a photo that lies on its side."""
+    from PIL import Image
+
+    gray = np.repeat(scene(84, 112)[:, :, :1], 3, 2)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned clockwise by a quarter
+    plain, lossy = {"atol": 1e-5}, {"atol": 0.2}
+    cases: list[tuple[bytes, int, Any, dict[str, float]]] = [
+        (picture(gray[:, :, 0].astype(np.uint16) * 257, "PNG"), 0, gray, plain),
+        (picture(scene(84, 112), "JPEG", "CMYK", quality=98), 0, scene(84, 112), lossy),
+        (pages(gray, gray[:, ::-1], kind="GIF"), 0, gray, lossy),
+        (pages(gray, gray[:, ::-1], kind="GIF"), 1, gray[:, ::-1], lossy),
+        (picture(np.rot90(scene(84, 112)).copy(), "JPEG", quality=98, exif=turned), 0, scene(84, 112), lossy),
+    ]
+    for file, page, pixels, near in cases:
+        found, expected = await seen(eyes, file, page), await seen(eyes, picture(pixels, "PNG"))
+        assert found.shape == expected.shape == (1, 3, 4, SIZE)
+        assert np.allclose(found, expected, **near), np.abs(found - expected).max()
+    with pytest.raises(EngineError) as caught:
+        await seen(eyes, cases[2][0], page=2)
+    assert caught.value.engine_code == "bad_page"
 
 
 async def test_a_frame_of_a_tensor_is_seen_as_its_file(eyes: VisionEncoder) -> None:
