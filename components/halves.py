@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,6 +143,22 @@ def tensors_of(folder: Path, mine: Callable[[str], bool]) -> Iterator[tuple[str,
     """Name and tensor of those that are `mine`. safetensors alone: other files of weights may hold code. Raises
     SetupError.
     """
+    for name, opened in _opened(folder, mine):
+        yield name, opened.get_tensor(name)
+
+
+def rows_of(folder: Path, name: str, rows: Sequence[int]) -> Any:
+    """Some rows of one tensor, of which no more is read. Raises SetupError."""
+    import torch
+
+    for _, opened in _opened(folder, name.__eq__):
+        whole = opened.get_slice(name)
+        return torch.cat([whole[row : row + 1] for row in rows])
+    raise SetupError(f"{folder} has no tensor {name}")
+
+
+def _opened(folder: Path, mine: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """Each name that is `mine` with the file that holds its tensor."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -155,6 +171,6 @@ def tensors_of(folder: Path, mine: Callable[[str], bool]) -> Iterator[tuple[str,
         try:
             with safe_open(folder / file, "pt") as opened:
                 for name in filter(mine, opened.keys()):
-                    yield name, opened.get_tensor(name)
+                    yield name, opened
         except (OSError, SafetensorError) as error:
             raise SetupError(f"{folder / file} is missing, broken or not whole: {error}") from error

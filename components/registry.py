@@ -28,7 +28,7 @@ BUILT_IN: Final = {
     "cornstalk.tasks.llm:LLM": "components.llm.engines:language_engine",
     "cornstalk.tasks.omni:OmniEar": "components.encoder.omni_ear:OmniEarEngine",
     "cornstalk.tasks.omni:Talker": "components.generator.talker:TalkerEngine",
-    "cornstalk.tasks.omni:Thinker": "components.llm.thinker:ThinkerEngine",
+    "cornstalk.tasks.omni:Thinker": "components.llm.engines:thinking_engine",
     "cornstalk.tasks.omni:Vocoder": "components.generator.vocoder:VocoderEngine",
     "cornstalk.tasks.painting:ImageGenerator": "components.generator.image:ImageEngine",
     "cornstalk.tasks.painting:PromptEncoder": "components.encoder.prompt:PromptEngine",

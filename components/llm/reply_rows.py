@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from components.engine import Call
-from components.llm.batch import Generation
+from components.llm.model import Listen
+from components.llm.prompt import Prompt
 from components.llm.talker_edge import TalkerEdge
 
 
+class Said(Protocol):
+    """One reply while it is drawn, by whichever engine. `listen` hears the states of each token once and in order."""
+
+    prompt: Prompt
+    tokens: list[int]
+    forced: list[int]
+    listen: Listen | None
+
+
 class ReplyRows:
-    """Rows of one generation, told by the thread of the model and emitted on the event loop, in order, each once.
+    """Rows of one reply, told by the thread of the model and emitted on the event loop, in order, each once.
 
     An attempt that goes on hears all states anew and emits the tensors that are not stored. Leaving the context tells
     the end, and raises what went wrong.
     """
 
-    def __init__(self, call: Call, generation: Generation, edge: TalkerEdge, voice: Any) -> None:
+    def __init__(self, call: Call, said: Said, edge: TalkerEdge, voice: Any) -> None:
         """`voice` is what the edge knows the speaker by."""
-        self._call, self._said, self._edge, self._voice = call, generation, edge, voice
-        generation.listen = self._listen
+        self._call, self._said, self._edge, self._voice = call, said, edge, voice
+        said.listen = self._listen
         self._told = sum(len(piece) for piece in call.prior.get("rows", ()))
         self._loop = asyncio.get_running_loop()
         self._heard: asyncio.Queue[tuple[list[Any], tuple[int, ...]] | None] = asyncio.Queue()  # at most one a token
@@ -41,7 +51,7 @@ class ReplyRows:
             await asyncio.wait([self._telling])
 
     def _listen(self, start: int, states: Any) -> None:
-        """In the thread of the model; `states` [taps, n, size]."""
+        """In any thread; `states` [taps, n, size]."""
         said, prompt, n = self._said, self._said.prompt, states.shape[1]
         media = [place - start for place in prompt.places(start, start + n)[0]]
         rows = self._edge.rows(states, media).cpu()

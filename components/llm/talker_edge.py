@@ -5,12 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from components.llm.model import Model
 from components.llm.prompt import Prompt
 from components.qwen_omni import OmniFolder, speaker_of
 from cornstalk.errors import EngineError
+
+
+class Embeddings(Protocol):
+    """Of a thinker, wherever its weights are."""
+
+    def embeddings(self, tokens: Sequence[int]) -> Any:
+        """[n, size]: what the model reads for each token."""
 
 
 class TalkerEdge(ABC):
@@ -25,7 +31,7 @@ class TalkerEdge(ABC):
         """Of a model with this configuration."""
 
     @abstractmethod
-    def __init__(self, folder: OmniFolder, model: Model) -> None: ...
+    def __init__(self, folder: OmniFolder, model: Embeddings) -> None: ...
 
     @abstractmethod
     def voice(self, speaker: str) -> Any:
@@ -49,7 +55,7 @@ class Qwen25Edge(TalkerEdge):
     def taps(config: Any) -> tuple[int, int]:
         return 0, -1
 
-    def __init__(self, folder: OmniFolder, model: Model) -> None:
+    def __init__(self, folder: OmniFolder, model: Embeddings) -> None:
         self._speakers, self._model = folder.speakers(), model
         talker = folder.config.talker_config
         self.end = [model.embeddings((talker.tts_text_end_token_id, talker.tts_text_pad_token_id)).cpu()]
@@ -84,7 +90,7 @@ class Qwen3Edge(TalkerEdge):
     def taps(config: Any) -> tuple[int, int]:
         return 0, config.talker_config.accept_hidden_layer
 
-    def __init__(self, folder: OmniFolder, model: Model) -> None:
+    def __init__(self, folder: OmniFolder, model: Embeddings) -> None:
         self._config = config = folder.config
         spoken = config.enable_audio_output
         self._voices: dict[str, int] = (spoken and config.talker_config.speaker_id) or {}

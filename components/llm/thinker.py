@@ -1,19 +1,18 @@
-"""The thinker of a Qwen-Omni: text and sounds in, text out, and beside it the rows from which a talker speaks."""
+"""The thinker of a Qwen-Omni: text, sounds and pictures in, text out, and beside it rows from which a talker speaks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from components import models
 from components.engine import Call
-from components.llm.answer import Ask, checked, say, stored_tokens
+from components.llm.answer import checked, say, stored_tokens
 from components.llm.batch import Batch, Generation
 from components.llm.chat import Chat
 from components.llm.model import STEP_ROWS, Model
-from components.llm.prompt import Prompt
+from components.llm.omni_prompt import omni_prompt
 from components.llm.reply_rows import ReplyRows
 from components.llm.sampling import sampler
 from components.llm.talker_edge import EDGES, TalkerEdge
@@ -26,7 +25,7 @@ from cornstalk.tasks.omni import Thinker
 
 
 class ThinkerEngine:
-    """As TransformersEngine. The rows follow from prompt, sounds, speaker and tokens; they are all that leaves it."""
+    """As TransformersEngine. The rows follow from prompt, sounds, pictures, speaker and tokens; no more leaves it."""
 
     slots = STEP_ROWS
 
@@ -65,7 +64,8 @@ class ThinkerEngine:
         audio, speak, speaker = inputs.pop("audio"), inputs.pop("speak"), inputs.pop("speaker")
         ask = checked(inputs)
         voice = self._edge.voice(speaker) if speak else None
-        prompt = await asyncio.to_thread(self._prompt, ask, [torch_of(rows) for rows in audio])
+        sounds = [torch_of(rows) for rows in audio]
+        prompt = await asyncio.to_thread(omni_prompt, self._chat, ask, sounds, self._model.config)
         room = self._model.context - len(prompt)
         if room < 1:
             raise EngineError(
@@ -81,34 +81,3 @@ class ThinkerEngine:
             tokens = await stack.enter_async_context(aclosing(self._batch.results(generation)))
             call.tokens_out = await say(call, self._chat, ask, tokens)
         return {"tokens": call.tokens_out}
-
-    def _prompt(self, ask: Ask, sounds: Sequence[Any]) -> Prompt:
-        """Each sound between two tokens that say so, with a placeholder for each of its rows. Raises EngineError
-        bad_states.
-        """
-        import torch
-
-        config = self._model.config
-        size = config.get_text_config().hidden_size
-        tokens: list[int] = []
-        lengths = []
-        for rows in sounds:
-            if not rows.is_floating_point() or rows.ndim != 2 or rows.shape[1] != size:
-                raise EngineError(
-                    f"rows of sound {list(rows.shape)} are not [n, {size}] of the ear of this model", "bad_states"
-                )
-            lengths.append(rows.shape[0])
-            tokens += [config.audio_start_token_id, *[config.audio_token_id] * rows.shape[0], config.audio_end_token_id]
-        whole = self._chat.prompt(ask.prompt, ask.system, sounds=tokens)
-        if not sounds:
-            return Prompt(whole)
-        at, spans = _place(whole, tokens) + 1, []
-        for length in lengths:
-            spans.append((at, at + length))
-            at += length + 2
-        return Prompt(whole, torch.cat(list(sounds)).unsqueeze(0), spans)
-
-
-def _place(whole: Sequence[int], part: Sequence[int]) -> int:
-    """Where in a prompt the tokens of its sounds begin: texts have no such control tokens."""
-    return whole.index(part[0])

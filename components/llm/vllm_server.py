@@ -87,6 +87,7 @@ class Server:
     async def stop(self) -> None:
         if self._llm is not None:
             await asyncio.to_thread(self._llm.shutdown)
+            self._llm = None
 
     def stats(self) -> dict[str, float]:
         return self._steps.stats()

@@ -8,8 +8,11 @@ the worker over a socket. Under tensor parallelism all ranks have the same state
 from __future__ import annotations
 
 import asyncio
-import itertools
+import logging
 import os
+import secrets
+import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +23,13 @@ import msgspec
 from components.tensors import array_of, inline, torch_of
 from cornstalk.messages import Inline
 
+log = logging.getLogger(__name__)
+
 HEARD_AS: Final = "cornstalk_heard_as"
 """Under which name, among the extra arguments of a request, its states go out; without one they do not."""
 Hear = Callable[[int, Any], None]
 """Takes the index of a token in its sequence and the states [2, n, size] of it and those after it: what the model read
 and what its head gets. A part that vLLM had to compute again comes again."""
-_numbers = itertools.count()
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -39,17 +43,19 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class States:
-    """The end of the way, in the worker. Lives on the event loop; leaves nothing behind when it is killed."""
+    """The end of the way, in the worker. Lives on the event loop. What is killed leaves a socket that nobody hears."""
 
     def __init__(self) -> None:
         import zmq.asyncio  # type: ignore[import-not-found] # comes with vLLM
 
-        self.address = f"ipc://@cornstalk-{os.getpid()}-{next(_numbers)}"  # of no file
+        # a file: those without may be written to by any user
+        self.address = f"ipc://{tempfile.gettempdir()}/cornstalk-{secrets.token_hex(8)}"
         self._socket = zmq.asyncio.Context.instance().socket(zmq.PULL)
         self._socket.set_hwm(0)
         self._socket.bind(self.address)
         self._hearing: dict[str, Hear] = {}
         self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(_ended)
 
     async def close(self) -> None:
         self._reading.cancel()
@@ -70,6 +76,13 @@ class States:
             told = decoder.decode(await self._socket.recv())
             if hear := self._hearing.get(told.heard_as):
                 hear(told.start, torch_of(array_of(Inline(told.dtype, told.shape, told.data))))
+
+
+def _ended(reading: asyncio.Task[None]) -> None:
+    """Without it no reply would end: the worker does, to be started anew."""
+    if not reading.cancelled() and (error := reading.exception()):
+        log.error("states of vLLM are not heard any more: %r", error)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Sender:

@@ -6,9 +6,9 @@ that its workers run on. Each part loads its own weights only.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from cornstalk.media import AudioUpload
 from cornstalk.task import CompositeTask, UnitTask
@@ -41,11 +41,21 @@ class Thinker(UnitTask):
     prompt, sounds by their hidden state alone; last the embedding that begins a reply), then a [1, size] for each token
     but the last, then a [2, size] that ends it. dtype is that of the model. Those of Qwen3-Omni stand in
     docs/models/qwen3-omni.md.
+
+    `engine`, `engine_args`: as of an LLM. On vLLM there is that of Qwen2.5-Omni.
     """
 
     kind: ClassVar[str] = "llm"
     model: str
     dtype: Precision = "auto"
+    engine: Literal["transformers", "vllm"] = "transformers"
+    engine_args: dict[str, str | int | float | bool] = {}
+
+    @model_validator(mode="after")
+    def _arguments_of_vllm(self) -> Self:
+        if self.engine_args and self.engine != "vllm":
+            raise ValueError("engine_args are vLLM's: say engine='vllm' too")
+        return self
 
     class Out(BaseModel):
         text: Stream[str]
@@ -135,12 +145,12 @@ class Reply(BaseModel):
 
 class Omni(CompositeTask):
     """Audio and text in, text and speech out together. Without `speak` there is no work for talker and vocoder, and
-    without audio none for the ear.
+    without audio none for the ear. `thinker`: one of this model that is declared otherwise.
     """
 
-    def __init__(self, model: str, dtype: Precision = "auto") -> None:
+    def __init__(self, model: str, dtype: Precision = "auto", thinker: Thinker | None = None) -> None:
         self.ear = OmniEar(model=model, dtype=dtype)
-        self.thinker = Thinker(model=model, dtype=dtype)
+        self.thinker = thinker or Thinker(model=model, dtype=dtype)
         self.talker = Talker(model=model, dtype=dtype)
         self.vocoder = Vocoder(model=model)
 
