@@ -1,4 +1,7 @@
-"""`python -m components --component ID`: one worker process of a component."""
+"""`python -m components --component ID`: one worker process of a component, or of several that share it.
+
+Which components share a process is a choice of whoever deploys: the app, its queues and its answers are the same.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import uvloop
 
@@ -46,8 +49,8 @@ ENVIRONMENT: Final = {
 class Config:
     """Order: flag, environment, default."""
 
-    component: str
-    """Id of the component whose items this worker claims."""
+    components: tuple[str, ...]
+    """Ids of the components whose items this process claims, with an engine for each."""
     sidecar: str
     """Path of the sidecar's socket on this host."""
     host: str
@@ -62,7 +65,9 @@ class Config:
 def read_config(argv: list[str]) -> Config:
     env = os.environ
     parser = argparse.ArgumentParser(prog="python -m components", description=__doc__)
-    parser.add_argument("--component", required=True)
+    parser.add_argument(
+        "--component", action="append", required=True, metavar="ID", help="may be given again: one process for several"
+    )
     parser.add_argument("--sidecar", default=env.get("CORNSTALK_SIDECAR", ""))
     parser.add_argument("--host", default=env.get("CORNSTALK_HOST", "local"))
     parser.add_argument("--quota", type=int, default=int(env.get("CORNSTALK_WORKER_QUOTA", str(32 << 20))))
@@ -71,22 +76,38 @@ def read_config(argv: list[str]) -> Config:
     args = parser.parse_args(argv)
     if not args.sidecar:
         parser.error("no sidecar: pass --sidecar PATH or set CORNSTALK_SIDECAR")
-    return Config(args.component, args.sidecar, args.host, args.quota, args.ack_wait, args.drain)
+    return Config(tuple(dict.fromkeys(args.component)), args.sidecar, args.host, args.quota, args.ack_wait, args.drain)
 
 
 async def serve(config: Config) -> None:
-    """Loads the engine, claims items until SIGTERM, then drains."""
+    """Loads the engines, claims items until SIGTERM, then drains."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sig in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sig, stop.set)
-    me = Identity(config.component, f"{config.host}-{os.getpid()}")
-    broker = await Broker.from_env(f"worker {me.worker} {me.component}")
+    broker = await Broker.from_env(f"worker {config.host}-{os.getpid()} {' '.join(config.components)}")
     broker.on_closed = stop.set
     try:
-        stored = await Registry(broker, COMPONENTS).get(config.component)
+        served = [await Served.start(component, broker, config) for component in config.components]
+        await stop.wait()
+        await asyncio.gather(*(one.end(config.drain) for one in served))
+    finally:
+        await broker.close()
+
+
+class Served:
+    """A component that this process serves. Nothing of it outlives the process but what is stored."""
+
+    def __init__(self, worker: Worker, beat: asyncio.Task[None]) -> None:
+        self._worker, self._beat = worker, beat
+
+    @classmethod
+    async def start(cls, component: str, broker: Broker, config: Config) -> Self:
+        """Claims items from here on. Raises SetupError, SidecarError, BrokerError."""
+        me = Identity(component, f"{config.host}-{os.getpid()}")
+        stored = await Registry(broker, COMPONENTS).get(component)
         if stored is None:
-            raise SetupError(f"no component {config.component!r} is registered: deploy an app that uses it")
+            raise SetupError(f"no component {component!r} is registered: deploy an app that uses it")
         record = decode(ComponentRecord, stored.data)
         task = load_task(record.task, record.identity)
         engine = engine_for(task)
@@ -97,29 +118,30 @@ async def serve(config: Config) -> None:
         worker = Worker(me, task, engine, broker, sidecar, config.ack_wait)
         await worker.start()
         log.info("ready: %s", me.component)
-        beat = asyncio.create_task(_beat(broker, config, worker))
-        await stop.wait()
-        beat.cancel()
-        await worker.drain(config.drain)
-        await engine.stop()
-        await sidecar.close()
-        await Registry(broker, WORKERS).delete(_beat_key(me))
-    finally:
-        await broker.close()
+        return cls(worker, asyncio.create_task(_beat(broker, config.host, worker)))
+
+    async def end(self, drain: float) -> None:
+        """What runs has `drain` seconds to end."""
+        worker = self._worker
+        self._beat.cancel()
+        await worker.drain(drain)
+        await worker.engine.stop()
+        await worker.sidecar.close()
+        await Registry(worker.broker, WORKERS).delete(_beat_key(worker.me))
 
 
 def _beat_key(me: Identity) -> str:
     return f"{me.component}.{me.worker}"
 
 
-async def _beat(broker: Broker, config: Config, worker: Worker) -> None:
+async def _beat(broker: Broker, host: str, worker: Worker) -> None:
     workers = Registry(broker, WORKERS)
     started = time.time()
     while True:
         beat = WorkerBeat(
             worker=worker.me.worker,
             component=worker.me.component,
-            host=config.host,
+            host=host,
             pid=os.getpid(),
             slots=worker.engine.slots,
             running=worker.running,
