@@ -1,4 +1,4 @@
-"""What the thinker of a Qwen-Omni reads: sounds and pictures, by rows that its ear and its eyes made, then the text."""
+"""What the thinker of a Qwen-Omni reads: sounds, pictures and videos, by rows of ear and eyes, then the text."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import Any, Final
 
 from components.llm.answer import Ask
 from components.llm.chat import Chat
-from components.llm.pictures import Reading, Span, Written, laid, picture
+from components.llm.pictures import Reading, Span, Written, laid, picture, video
 from components.llm.prompt import Prompt
 from components.tensors import torch_of
 from cornstalk.errors import EngineError
 
 _PICTURE: Final = Written("", "")
-READINGS: Final = {"qwen3_omni_moe_thinker": Reading(_PICTURE, axes=True, deep=True)}
+READINGS: Final = {
+    "qwen2_5_omni_thinker": Reading(_PICTURE, _PICTURE, axes=True, timed=True, lasts=True),
+    "qwen3_omni_moe_thinker": Reading(_PICTURE, axes=True, deep=True),
+}
 """By the model type of the thinker. Each picture and each sound stands between two tokens that say so."""
 
 
 def omni_prompt(chat: Chat, ask: Ask, sounds: Sequence[Any], config: Any) -> Prompt:
-    """Sounds first. `sounds` [n, size] each; `config` is that of the thinker.
+    """Sounds first, then pictures, then videos. `sounds` [n, size] each; `config` is that of the thinker.
 
-    Raises EngineError: bad_states for rows of another model, bad_input for pictures that this one does not take.
+    Raises EngineError: bad_states for rows of another model, bad_input for videos that this one does not take.
     """
-    reading = READINGS.get(config.model_type, Reading(_PICTURE))
-    if ask.images and not reading.axes:
-        raise EngineError("this model takes no pictures; Qwen3-Omni does", "bad_input")
-    if not ask.images:
+    reading = READINGS[config.model_type]
+    if ask.videos and reading.video is None:
+        raise EngineError("this thinker takes no videos; that of Qwen2.5-Omni does", "bad_input")
+    if not (ask.images or ask.videos):
         reading = replace(reading, axes=False, deep=False)
     tokens: list[int] = []
     spans: list[Span] = []
@@ -36,9 +39,12 @@ def omni_prompt(chat: Chat, ask: Ask, sounds: Sequence[Any], config: Any) -> Pro
     for image in ask.images:
         tokens += [config.vision_start_token_id, config.image_token_id, config.vision_end_token_id]
         spans += picture(torch_of(image), reading, config).spans
+    for rows, times in zip(ask.videos, ask.times, strict=True):
+        tokens += [config.vision_start_token_id, config.video_token_id, config.vision_end_token_id]
+        spans += video(torch_of(rows), times, reading, config)[0].spans
     assert isinstance(ask.prompt, str)
     whole = chat.prompt(ask.prompt, ask.system, sounds=tokens)
-    return laid(whole, spans, reading, {config.audio_token_id, config.image_token_id})
+    return laid(whole, spans, reading, {config.audio_token_id, config.image_token_id, config.video_token_id})
 
 
 def _heard(rows: Any, reading: Reading, config: Any) -> Any:

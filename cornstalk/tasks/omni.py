@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from cornstalk.media import AudioUpload
+from cornstalk.media import AudioUpload, ImageUpload, VideoUpload
 from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.tasks.llm import MAX_IMAGES, MAX_VIDEOS
+from cornstalk.tasks.seeing import ImageEncoder
 from cornstalk.types import Audio, Stream, Tensor, Upload
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -68,6 +70,9 @@ class Thinker(UnitTask):
         prompt: str,
         system: str = "",  # "" leaves it to the model's template
         audio: list[Tensor] = [],  # noqa: B006  of OmniEar; heard before the prompt
+        images: list[Tensor] = [],  # noqa: B006  of an ImageEncoder of this model; seen after the audio
+        videos: list[Tensor] = [],  # noqa: B006  of one too, seen after the pictures. Qwen2.5-Omni only
+        times: list[list[float]] = [],  # noqa: B006  and what it says of each video
         speak: bool = True,
         speaker: str = "Chelsie",
         max_tokens: int = 512,
@@ -128,10 +133,13 @@ class Vocoder(UnitTask):
 
 
 class Said(BaseModel):
-    """What is asked of an Omni. The words and the sound are one turn, the sound first."""
+    """What is asked of an Omni, all one turn: the sound first, then pictures, videos, and the words."""
 
     text: str = ""
     audio: AudioUpload | None = None
+    images: list[ImageUpload] = Field(default=[], max_length=MAX_IMAGES)
+    videos: list[VideoUpload] = Field(default=[], max_length=MAX_VIDEOS)
+    """Without their sound. Of Qwen2.5-Omni; Qwen3-Omni refuses them."""
     speak: bool = True
     speaker: str = "Chelsie"
     max_tokens: int = 512
@@ -144,20 +152,31 @@ class Reply(BaseModel):
 
 
 class Omni(CompositeTask):
-    """Audio and text in, text and speech out together. Without `speak` there is no work for talker and vocoder, and
-    without audio none for the ear. `thinker`: one of this model that is declared otherwise.
+    """Audio, pictures, videos and text in, text and speech out together. Without `speak` there is no work for talker
+    and vocoder, without audio none for the ear, without anything to see none for the eyes. `thinker`: one of this model
+    that is declared otherwise.
     """
 
     def __init__(self, model: str, dtype: Precision = "auto", thinker: Thinker | None = None) -> None:
         self.ear = OmniEar(model=model, dtype=dtype)
+        self.eyes = ImageEncoder(model=model, dtype=dtype)
         self.thinker = thinker or Thinker(model=model, dtype=dtype)
         self.talker = Talker(model=model, dtype=dtype)
         self.vocoder = Vocoder(model=model)
 
     def invoke(self, said: Said) -> Reply:
         heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
+        seen = [self.eyes(image=image, among=len(said.images)).embeddings for image in said.images]
+        watched = [self.eyes(video=video) for video in said.videos]
         thought = self.thinker(
-            prompt=said.text, audio=heard, speak=said.speak, speaker=said.speaker, max_tokens=said.max_tokens
+            prompt=said.text,
+            audio=heard,
+            images=seen,
+            videos=[one.embeddings for one in watched],
+            times=[one.times for one in watched],
+            speak=said.speak,
+            speaker=said.speaker,
+            max_tokens=said.max_tokens,
         )
         if not said.speak:
             return Reply(text=thought.text)

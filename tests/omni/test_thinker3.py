@@ -12,10 +12,13 @@ import pytest
 import pytest_asyncio
 
 from components.encoder.omni_ear import OmniEarEngine
+from components.encoder.vision import VisionEncoder
 from components.llm.thinker import ThinkerEngine
 from cornstalk.errors import EngineError
 from cornstalk.tasks.omni import OmniEar, Thinker
+from cornstalk.tasks.seeing import ImageEncoder
 from tests.components.fake_call import FakeCall
+from tests.components.media_files import picture
 from tests.omni.test_thinker import NEAR, hear, noise, rows_of, think, tokens_of, wav
 from tests.omni.tiny_omni3 import HIDDEN, SPEAKERS, Answer, Whole
 
@@ -119,3 +122,84 @@ async def test_what_the_ear_of_another_model_heard_is_refused(engine: ThinkerEng
     with pytest.raises(EngineError, match=rf"not \[n, {HIDDEN}\] of the ear of this model") as caught:
         await think(engine, "hello", audio=[rows])
     assert caught.value.engine_code == "bad_states"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def eyes(folder3: Path) -> AsyncIterator[VisionEncoder]:
+    engine = VisionEncoder(ImageEncoder(model=str(folder3), dtype="float32", device="cpu"))
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+def pixels(seed: int) -> Any:
+    high, wide = 64 + 32 * seed, 160 - 32 * seed
+    return np.random.default_rng(seed).integers(0, 256, (high, wide, 3), np.uint8)
+
+
+async def see(eyes: VisionEncoder, image: Any) -> Any:
+    call = FakeCall(**ImageEncoder.defaults | {"image": picture(image, "PNG")})
+    await eyes.run(call)
+    return call.tensors["embeddings"]
+
+
+def shown(folder: Path, images: list[Any]) -> tuple[str, dict[str, Any]]:
+    """What transformers' own processor makes of pictures: what stands in the text, and inputs."""
+    from transformers import Qwen2VLImageProcessorPil
+
+    made = Qwen2VLImageProcessorPil.from_pretrained(folder)(images=images, return_tensors="pt")
+    rows = [int(grid.prod()) // 4 for grid in made["image_grid_thw"]]
+    media = "".join(f"<|vision_start|>{'<|image_pad|>' * n}<|vision_end|>" for n in rows)
+    return media, {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
+
+
+async def test_pictures_are_seen_as_the_whole_model_sees_them(
+    engine: ThinkerEngine, eyes: VisionEncoder, folder3: Path, whole3: Whole
+) -> None:
+    """With their deepstack features, and at their places: of the talker's prompt too."""
+    for images in ([pixels(0)], [pixels(1), pixels(2)]):
+        seen = [await see(eyes, image) for image in images]
+        media, inputs = shown(folder3, images)
+        right = whole3.answer("what?", system="see", media=media, inputs=inputs, speaker="Chelsie")
+        assert int(right.edge[1].sum()) == sum(s.shape[2] * s.shape[3] for s in seen)
+        check(await think(engine, "what?", system="see", images=seen), right)
+
+
+async def test_sounds_and_pictures_in_one_turn(
+    engine: ThinkerEngine, ear: OmniEarEngine, eyes: VisionEncoder, folder3: Path, whole3: Whole
+) -> None:
+    """transformers answers such a turn in text alone: its talker does not know how long a sound is."""
+    import torch
+
+    sound, image = noise(1.3, 7), pixels(1)
+    said = await think(engine, "what?", audio=[await hear(ear, wav(sound))], images=[await see(eyes, image)])
+    media, inputs = shown(folder3, [image])
+    ids, inputs = whole3.turn("what?", sound, media=media, inputs=inputs)
+    ends = whole3.model.generation_config.eos_token_id
+    thought = whole3.model.thinker.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), **inputs, max_new_tokens=24, do_sample=False,
+        eos_token_id=ends,
+    )  # fmt: skip
+    right = [token for token in thought[0, ids.shape[1] :].tolist() if token not in ends]
+    assert tokens_of(said) == right[: len(tokens_of(said))]
+    assert said.tokens_out == len(right)
+    positions, _ = whole3.model.thinker.get_rope_index(
+        ids, inputs["image_grid_thw"], attention_mask=torch.ones_like(ids),
+        audio_seqlens=inputs["feature_attention_mask"].sum(-1),
+    )  # fmt: skip
+    told = rows_of(said)
+    assert int(told[1].sum()) == 17 + 3 * 4
+    assert np.array_equal(told[2], positions[:, 0].numpy())
+
+
+async def test_what_the_eyes_of_another_model_saw_is_refused(engine: ThinkerEngine) -> None:
+    for embeddings in (np.zeros((1, 2, 2, HIDDEN), np.float32), np.zeros((3, 1, 2, 2, 64), np.float32)):
+        with pytest.raises(EngineError, match=f"not those of an encoder of this model, whose rows have {HIDDEN}"):
+            await think(engine, "hello", images=[embeddings])
+
+
+async def test_what_takes_no_videos_says_so(engine: ThinkerEngine) -> None:
+    video = np.zeros((3, 2, 2, 2, HIDDEN), np.float32)
+    with pytest.raises(EngineError, match=r"takes no videos; that of Qwen2\.5-Omni does") as caught:
+        await think(engine, "hello", videos=[video], times=[[0.0, 1.0]])
+    assert caught.value.engine_code == "bad_input"

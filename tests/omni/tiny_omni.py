@@ -168,9 +168,16 @@ class Whole:
         self._extractor = WhisperFeatureExtractor.from_pretrained(folder)
 
     def answer(
-        self, text: str, sound: Any = None, *, seeds: tuple[int, int] = (1, 2), tokens: int = 24, codes: int = 40
+        self,
+        text: str,
+        sound: Any = None,
+        *,
+        seen: tuple[str, dict[str, Any]] = ("", {}),
+        seeds: tuple[int, int] = (1, 2),
+        tokens: int = 24,
+        codes: int = 40,
     ) -> Answer:
-        """`sound` float32 [n] at 16 kHz."""
+        """`sound` float32 [n] at 16 kHz; `seen`: what stands in the text for pictures and videos, and inputs."""
         import torch
 
         heard: dict[str, Any] = {}
@@ -183,7 +190,7 @@ class Whole:
             rows = ((frames - 1) // 2 + 1 - 2) // 2 + 1
             placeholders = f"<|audio_bos|>{'<|AUDIO|>' * rows}<|audio_eos|>"
             heard = {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
-        turn = f"<|im_start|>user\n{placeholders}{text}<|im_end|>\n<|im_start|>assistant\n"
+        turn = f"<|im_start|>user\n{placeholders}{seen[0]}{text}<|im_end|>\n<|im_start|>assistant\n"
         ids = self.tokenizer(turn, return_tensors="pt").input_ids
         talker = self.model.talker
         ends = [talker.codec_eos_token, talker.codec_pad_token]
@@ -192,6 +199,7 @@ class Whole:
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 **heard,
+                **seen[1],
                 thinker_max_new_tokens=tokens,
                 thinker_do_sample=False,
                 talker_max_new_tokens=codes,
