@@ -1,4 +1,4 @@
-"""Qwen3-Omni in four components, on real processes: what the whole model says, said sooner, whatever dies."""
+"""Qwen3-Omni with its eyes, on real processes: turns with sounds, pictures and neither are answered side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -15,14 +14,30 @@ from components.generator.pcm import pcm_of
 from cornstalk.cli.paths import examples
 from cornstalk.client import AsyncClient
 from cornstalk.tasks.omni import Omni
+from tests.components.media_files import picture
 from tests.faults.stored import chunks
-from tests.omni.test_omni import EXACT, SOUNDS, TEXTS, ask, nodes
+from tests.omni.test_omni import SOUNDS, TEXTS, ask, nodes
 from tests.omni.test_thinker import noise
+from tests.omni.test_thinker3 import pixels, shown
 from tests.omni.tiny_omni3 import GROUPS, HIDDEN, Answer, Whole
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
+EXACT = """
+from cornstalk import App
+from cornstalk.tasks.omni import Omni, Reply, Said
+
+class Exact(Omni):
+    def invoke(self, said: Said) -> Reply:
+        heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
+        seen = [self.eyes(image=image).embeddings for image in said.images]
+        thought = self.thinker(prompt=said.text, audio=heard, images=seen, max_tokens=said.max_tokens)
+        codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
+        return Reply(text=thought.text, speech=self.vocoder(codes=codes, whole=True).audio)
+
+app = App("exact", Exact({model!r}, "float32"))
+"""
 LIMITS = {"max_tokens": 16, "max_codes": 20}
 
 
@@ -41,7 +56,7 @@ async def stack(folder3: Path, parts: Omni, tmp_path_factory: pytest.TempPathFac
     async with Stack(env={"CORNSTALK_ACK_WAIT": "2"}, crash=dying) as running:
         await running.deploy(made / "omni.py", workers=False)
         await running.deploy(made / "exact.py", workers=False)
-        every = (parts.ear, parts.thinker, parts.talker, parts.vocoder)
+        every = (parts.ear, parts.eyes, parts.thinker, parts.talker, parts.vocoder)
         for task in every:
             running.start_workers(task.component)
         for task in every:
@@ -55,26 +70,36 @@ async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
         yield found
 
 
-async def expected(stack: Stack, whole3: Whole, request: str, text: str, sound: Any = None, **limits: int) -> Answer:
+async def expected(stack: Stack, whole3: Whole, request: str, text: str, sound: Any = None, **seen: Any) -> Answer:
     """What the whole model answers with the seed that the talker of the request has."""
     seed = (await nodes(stack, request))["talker"].seed
-    tokens, codes = limits["max_tokens"], limits["max_codes"]
-    return await asyncio.to_thread(whole3.answer, text, sound, seed=seed, speaker="Chelsie", tokens=tokens, codes=codes)
+    tokens, codes = LIMITS["max_tokens"], LIMITS["max_codes"]
+    return await asyncio.to_thread(
+        lambda: whole3.answer(text, sound, seed=seed, speaker="Chelsie", tokens=tokens, codes=codes, **seen)
+    )
 
 
 async def test_eight_at_once_are_each_what_the_whole_model_answers(
-    stack: Stack, client: AsyncClient, whole3: Whole, parts: Omni
+    stack: Stack, client: AsyncClient, folder3: Path, whole3: Whole, parts: Omni
 ) -> None:
-    """Text token for token, sound bit for bit: with and without audio, side by side, nothing of one is in another.
+    """Text token for token, sound bit for bit: nothing of one is in another.
 
     One of two thinkers, of two talkers and of two vocoders die with their first piece: others go on after what is
     stored.
     """
-    said: list[tuple[str, Any]] = [(text, None) for text in TEXTS]
-    said += [("the dog and", noise(*sound)) for sound in SOUNDS]
-    answers = await asyncio.gather(*(ask(client, "exact", text, sound, **LIMITS) for text, sound in said))
-    for (text, sound), answer in zip(said, answers, strict=True):
-        right = await expected(stack, whole3, answer.request, text, sound, **LIMITS)
+    said: list[tuple[str, Any, list[Any]]] = [(text, None, []) for text in TEXTS[:3]]
+    said += [("the dog and", noise(*sound), []) for sound in SOUNDS[:2]]
+    said += [("what?", None, images) for images in ([pixels(0)], [pixels(1)], [pixels(2), pixels(1)])]
+    files = [{"images": [picture(image, "PNG") for image in images]} if images else {} for *_, images in said]
+    answers = await asyncio.gather(
+        *(
+            ask(client, "exact", text, sound, **more, **LIMITS)
+            for (text, sound, _), more in zip(said, files, strict=True)
+        )
+    )
+    for (text, sound, images), answer in zip(said, answers, strict=True):
+        media, inputs = shown(folder3, images) if images else ("", None)
+        right = await expected(stack, whole3, answer.request, text, sound, media=media, inputs=inputs)
         assert answer.response["text"] == right.text.rstrip("\ufffd")
         assert answer.response["speech"] == pcm_of(right.wave.numpy())
     assert len({answer.response["text"] for answer in answers}) == 8
@@ -89,7 +114,7 @@ async def test_edges_carry_what_the_next_part_reads_and_no_more(
     """As the log holds it. Of the prompt that is the turn of the user; neither it nor the sound travels again."""
     sound = noise(2.5, 3)
     answer = await ask(client, "omni", "the dog and", sound, **LIMITS)
-    right = await expected(stack, whole3, answer.request, "the dog and", sound, **LIMITS)
+    right = await expected(stack, whole3, answer.request, "the dog and", sound)
     found = await nodes(stack, answer.request)
     assert set(found["talker"].inputs) - {"rows"} <= set(type(parts.talker).defaults)
     assert set(found["vocoder"].inputs) - {"codes"} <= set(type(parts.vocoder).defaults)
@@ -101,31 +126,3 @@ async def test_edges_carry_what_the_next_part_reads_and_no_more(
     assert stored["rows"][4:] == [("float32", (1, HIDDEN))] * (len(right.tokens) - 1)
     assert {(dtype, shape[1:]) for dtype, shape in stored["codes"]} == {("int16", (GROUPS,))}
     assert sum(shape[0] for _, shape in stored["codes"]) == len(right.codes)
-
-
-async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: AsyncClient, whole3: Whole) -> None:
-    """In stored order: the first sound stands before the last text. Made in parts it is what it is whole, nearly."""
-    limits = {"max_tokens": 400, "max_codes": 40}
-    answer = await ask(client, "omni", "over", **limits)
-    found = await nodes(stack, answer.request)
-    seqs: dict[str, list[int]] = {}
-    for stored, chunk in await chunks(stack, answer.request):
-        if not chunk.takeover:
-            seqs.setdefault(stored.subject.split(".", 2)[2], []).append(stored.seq)
-    text, audio = (seqs[f"{found[name].token}.0.{out}"] for name, out in (("thinker", "text"), ("vocoder", "audio")))
-    assert len(text) > 3
-    assert min(audio) < max(text)
-    right = await expected(stack, whole3, answer.request, "over", **limits)
-    assert answer.response["text"] == right.text.rstrip("\ufffd")
-    made, whole_sound = (
-        np.frombuffer(pcm, "<i2").astype(int) for pcm in (answer.response["speech"], pcm_of(right.wave.numpy()))
-    )
-    assert len(made) == len(whole_sound)
-    assert np.abs(made - whole_sound).max() <= 1
-
-
-async def test_who_wants_no_speech_makes_no_work_for_it(stack: Stack, client: AsyncClient) -> None:
-    answer = await ask(client, "omni", "hello", speak=False, **LIMITS)
-    assert answer.response["text"]
-    assert not answer.response["speech"]
-    assert set(await nodes(stack, answer.request)) == {"thinker"}
