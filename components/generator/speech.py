@@ -104,7 +104,7 @@ class Talking(ContinuousBatch[S, Frame]):
 
 def checked(rows: Any, size: int) -> Any:
     """Rows of hidden states as they are. Raises EngineError bad_rows for what no thinker of this model gives."""
-    if not rows.is_floating_point() or rows.ndim != 2 or rows.shape[1] != size:
+    if not rows.is_floating_point() or rows.ndim != 2 or not len(rows) or rows.shape[1] != size:
         raise EngineError(
             f"rows are {rows.dtype} {list(rows.shape)}, not [n, {size}] of a thinker of this model", "bad_rows"
         )

@@ -52,9 +52,10 @@ class CodeSpeech(Speech):
 
     def row(self, index: int) -> Any:
         """What goes with the `index`-th code; the last row goes with all codes after it. None: it is not there yet."""
+        whole = self.whole  # before the rows are counted: they arrive while steps run
         if index < len(self.rows):
             return self.rows[index]
-        return self.rows[-1] if self.whole and self.rows else None
+        return self.rows[-1] if whole and self.rows else None
 
     def reads(self) -> bool:
         return self.prompt is not None and self.read < len(self.prompt)

@@ -56,9 +56,10 @@ class FrameSpeech(Speech):
         """What goes with the `index`-th frame: once all rows were read, what ends a text, then padding. None: it is not
         there yet.
         """
+        whole = self.whole  # before the rows are counted: they arrive while steps run
         if index < len(self.rows):
             return self.rows[index]
-        if not self.whole or self.opening is None:
+        if not whole or self.opening is None:
             return None
         return self.opening.rows[-2 if index == len(self.rows) else -1]
 

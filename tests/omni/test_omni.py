@@ -89,7 +89,7 @@ async def stack(family: Family, parts: Omni, tmp_path_factory: pytest.TempPathFa
         for task, running.replicas in counts.items():
             running.start_workers(task.component)
         for task, count in counts.items():
-            await running.wait_workers(task.component, count, within=180)
+            await running.wait_workers(task.component, count, within=300)
         yield running
 
 

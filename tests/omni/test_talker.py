@@ -227,7 +227,13 @@ async def test_what_cannot_be_meant_is_refused(engine: TalkerEngine, family: Fam
 async def test_what_no_thinker_of_the_model_sends_is_refused(engine: TalkerEngine, family: Family) -> None:
     first, *opening, reply = family.told[0].elements[: family.opening + 1]
     size = first.shape[1]
-    for rows in (np.zeros((9, size + 1), np.float32), np.zeros(size, np.float32), np.zeros((9, size), np.int32)):
+    for shape, dtype in [
+        ((9, size + 1), np.float32),
+        ((size,), np.float32),
+        ((9, size), np.int32),
+        ((0, size), np.float32),
+    ]:
+        rows = np.zeros(shape, dtype)
         assert await refused(engine, [rows, *opening, reply]) == "bad_rows"
         assert await refused(engine, [first, *opening, reply, rows]) == "bad_rows"
     for index, wrong in enumerate(opening):
@@ -241,6 +247,24 @@ async def test_a_prompt_that_leaves_no_room_is_refused(engine: TalkerEngine, fam
     if opening:
         opening = [np.zeros(2045, np.uint8), np.zeros((3, 2045), np.float32), opening[2]]
     assert await refused(engine, [np.zeros((2048, size), np.float32), *opening, reply]) == "prompt_too_long"
+
+
+async def test_rows_and_weights_of_half_the_bytes(family: Family) -> None:
+    """bfloat16, which numpy calls uint16. The same codes, however they are drawn, are not promised."""
+    import torch
+
+    def halved(element: Any) -> Any:
+        if element.dtype != np.float32 or len(element) == 3:  # positions are no rows
+            return element
+        return torch.from_numpy(element).bfloat16().view(torch.uint16).numpy()
+
+    engine = TalkerEngine(Talker(model=family.folder, dtype="bfloat16", device="cpu"))
+    await engine.start()
+    told = Told([halved(element) for element in family.told[0].elements], [])
+    said = [codes_of(await talk(engine, told, 1)) for _ in range(2)]
+    assert said[0] == said[1]
+    assert len(said[0]) > 5
+    await engine.stop()
 
 
 async def test_a_talker_that_this_machine_has_no_device_for(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
