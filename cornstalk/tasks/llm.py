@@ -40,12 +40,14 @@ Seed = Annotated[int, Field(ge=0, lt=2**64)]
 
 def missing(prompt: str | Sequence[Any], images: int, videos: int) -> str:
     """Why a prompt, as it is or as it travels, does not go with so many pictures and videos, or ""."""
+    if isinstance(prompt, str):  # which may be on its way still
+        return ""
     places: list[str] = [Place.model_validate(part).type for part in prompt if not isinstance(part, str)]
     given = {"image": images, "video": videos}
     kind = next((kind for kind in given if places.count(kind) > given[kind]), None)
-    return (
-        "" if kind is None else f"the prompt has {places.count(kind)} places of type {kind}, and {given[kind]} were given"
-    )
+    if kind is None:
+        return ""
+    return f"the prompt has {places.count(kind)} places of type {kind}, and {given[kind]} were given"
 
 
 class Sampling(BaseModel):

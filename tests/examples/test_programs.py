@@ -124,7 +124,7 @@ def test_the_texts_that_a_video_shows_are_the_question(load: Load, texts: list[s
 @pytest.mark.parametrize("pictures", [0, 1, 3])
 def test_vision_chat(load: Load, pictures: int) -> None:
     engines: Engines = {
-        ImageEncoder: lambda image, among, adapter, page: {"embeddings": f"{len(image)} of {among}"},
+        ImageEncoder: lambda image, among, **_: {"embeddings": f"{len(image)} of {among}", "times": []},
         LLM: lambda prompt, images, **_: {"text": f"{prompt}: {', '.join(images)}", "tokens": 2},
     }
     files = [upload(png(9, 9 + n)) for n in range(pictures)]
@@ -136,13 +136,26 @@ def test_vision_chat(load: Load, pictures: int) -> None:
         assert_runs_side_by_side(run, "model#0/eyes#0", "model#0/eyes#1")
 
 
+def test_vision_chat_about_a_video(load: Load) -> None:
+    engines: Engines = {
+        ImageEncoder: lambda video, fps, frames, **_: {"embeddings": f"{len(video)} at {fps}", "times": [0.5, frames]},
+        LLM: lambda prompt, videos, times, **_: {"text": f"{prompt}: {videos} {times}", "tokens": 2},
+    }
+    file = b"\0\0\0\x18ftypisom" + bytes(12)
+    run = checked(load("vision_chat"), {"text": "what", "video": upload(file)}, engines)
+    assert run.response.text == "what: ['24 at 2.0'] [[0.5, 16.0]]"
+
+
 # ------------------------------------------------------------ model_arena
 
 
 @pytest.mark.parametrize("pictures", [0, 1, 2])
 def test_model_arena(load: Load, pictures: int) -> None:
     engines: Engines = {
-        ImageEncoder: lambda image, among, adapter, page: {"embeddings": f"{len(image)} for {adapter or 'the first'}"},
+        ImageEncoder: lambda image, adapter, **_: {
+            "embeddings": f"{len(image)} for {adapter or 'the first'}",
+            "times": [],
+        },
         LLM: lambda prompt, images, **_: {"text": f"{prompt}: {', '.join(images)}", "tokens": 2},
     }
     files = [upload(png(9, 9 + n)) for n in range(pictures)]
