@@ -21,10 +21,10 @@ class Qwen25Omni(_OfThinker, Qwen25VL):
 
 
 class Qwen3Omni(_OfThinker, Qwen3VL):
-    """Pictures as Qwen3VL: patches [p, 1536] -> embeddings [1 + layers, 1, rows, columns, size]. Of a video it takes
-    the frames that Qwen25VL does.
+    """As Qwen3VL: patches [p, 1536] -> embeddings [1 + layers, steps, rows, columns, size]. Frames of videos are
+    chosen, scaled and timed as by Qwen25VL.
     """
 
     chosen = Qwen25VL.chosen
-    _limit = Qwen25VL._limit
+    _size = Qwen25VL._size
     _times = Qwen25VL._times
