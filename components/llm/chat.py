@@ -59,10 +59,11 @@ class Chat:
         Control tokens inside the texts are plain text: no role can be forged, and no picture. Raises EngineError
         bad_input for tools that hold one, and for what the template has no place for.
         """
-        if not self._sees:
-            content = ["".join(map(str, content))]
-        rendered = self._equipped(content, tools) if tools else self._rendered(content)
+        texts = [part for part in content if isinstance(part, str)]
         shown = [part for part in content if isinstance(part, Shown)]
+        if not shown and (len(texts) == 1 or not self._sees):
+            return self.prompt("".join(texts), system, tools=tools), []
+        rendered = self._equipped(content, tools) if tools else self._rendered(content)
         written: list[Shown] = []
         left = {mark: iter([one for one in shown if one.mark == mark]) for mark in {one.mark for one in shown}}
 
@@ -78,7 +79,7 @@ class Chat:
             raise EngineError(
                 "the chat template of this model has no place for so many pictures or videos", "bad_input"
             )
-        return self._tokens((template, template), [part for part in content if isinstance(part, str)], system), written
+        return self._tokens((template, template), texts, system), written
 
     def _tokens(
         self, rendered: tuple[str, str], texts: Sequence[str], system: str, sounds: Sequence[int] = ()

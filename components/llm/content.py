@@ -40,4 +40,5 @@ def content_of(
     left = {kind: iter(some) for kind, some in given.items()}
     placed = [[part] if not kind else next(left[kind]) for part, kind in zip(parts, kinds, strict=True)]
     first = [some for kind in given for some in left[kind]]
-    return [one for some in (*first, *placed) for one in some]
+    content = [one for some in (*first, *placed) for one in some]
+    return content if "" in kinds else [*content, ""]  # templates are made for a text

@@ -163,6 +163,12 @@ async def test_what_cannot_be_shown_is_refused(served: Served) -> None:
         asked = {"prompt": "what", "videos": [await served._sent(file)]}
         answer = await served.stack.clients[0].post(f"/apps/{served.app}", json=asked)
         assert (answer.status_code, why in answer.text) == (status, True), answer.text
-    for more in ({"images": []}, {"frames": 65}, {"fps": 0}, {"videos": [{"upload": "0"}] * 5}):
+    for more in (
+        {"images": []},
+        {"frames": 65},
+        {"fps": 0},
+        {"videos": [{"upload": "0"}] * 5},
+        {"images": [{"upload": "0"}] * 17},
+    ):
         answer = await served.asked([P[0], "what"], **more)
         assert answer.status_code == 422, answer.text
