@@ -16,7 +16,7 @@ from cornstalk.errors import EngineError
 _PICTURE: Final = Written("", "")
 READINGS: Final = {
     "qwen2_5_omni_thinker": Reading(_PICTURE, _PICTURE, axes=True, timed=True, lasts=True),
-    "qwen3_omni_moe_thinker": Reading(_PICTURE, axes=True, deep=True),
+    "qwen3_omni_moe_thinker": Reading(_PICTURE, _PICTURE, axes=True, timed=True, fractions=True, lasts=True, deep=True),
 }
 """By the model type of the thinker. Each picture and each sound stands between two tokens that say so."""
 
@@ -24,11 +24,9 @@ READINGS: Final = {
 def omni_prompt(chat: Chat, ask: Ask, sounds: Sequence[Any], config: Any) -> Prompt:
     """Sounds first, then pictures, then videos. `sounds` [n, size] each; `config` is that of the thinker.
 
-    Raises EngineError: bad_states for rows of another model, bad_input for videos that this one does not take.
+    Raises EngineError bad_states for rows of another model.
     """
     reading = READINGS[config.model_type]
-    if ask.videos and reading.video is None:
-        raise EngineError("this thinker takes no videos; that of Qwen2.5-Omni does", "bad_input")
     if not (ask.images or ask.videos):
         reading = replace(reading, axes=False, deep=False)
     tokens: list[int] = []

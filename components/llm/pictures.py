@@ -34,6 +34,8 @@ class Reading:
     axes: bool = False
     timed: bool = False
     """Whether the positions of a video follow its time, not the number of its steps."""
+    fractions: bool = False
+    """Whether they do so exactly, not only in whole numbers."""
     lasts: bool = False
     """Whether what comes after a video has positions after its last step, not only after its height and width."""
     both_ways: bool = False
@@ -65,9 +67,9 @@ class Span(NamedTuple):
     """[n, size], or [1 + layers, n, size] of a family that is `deep`."""
     grid: tuple[int, int] = (0, 0)
     """Rows and columns of each step, where rows have positions."""
-    ticks: Sequence[int] = ()
+    ticks: Sequence[float] = ()
     """When each step is, in positions after the first."""
-    takes: int = 0
+    takes: float = 0
     """Positions until what comes next, where rows have positions."""
 
 
@@ -110,7 +112,7 @@ def video(embeddings: Any, times: Sequence[float], reading: Reading, config: Any
     if written is None:
         return [Seen("image", *reading.written[:2], [_span(step[0], reading, [0])]) for step in steps]
     if written.between is None:
-        ticks = _ticks(times, config) if reading.timed else range(len(steps))
+        ticks = _ticks(times, reading, config) if reading.timed else range(len(steps))
         return [Seen("video", *written[:2], [_span(embeddings, reading, ticks)])]
     out = written.between.join(written.out.format(n=n, at=at) for n, at in enumerate(times, 1))
     return [Seen("video", written.mark, out, [_span(step, reading, [0]) for step in steps])]
@@ -128,17 +130,18 @@ def _check(embeddings: Any, reading: Reading, config: Any, axes: int) -> None:
         )
 
 
-def _ticks(times: Sequence[float], config: Any) -> list[int]:
+def _ticks(times: Sequence[float], reading: Reading, config: Any) -> list[float]:
     """Steps are equal parts of the video; in the arithmetic of transformers."""
     import torch
 
     a_second = getattr(config, "position_id_per_seconds", None) or config.vision_config.tokens_per_second
     each = torch.tensor(times[1] if len(times) > 1 else 0.0)
-    ticks: list[int] = (torch.arange(len(times)) * each * a_second).long().tolist()
-    return ticks
+    ticks = torch.arange(len(times)) * each * a_second
+    told: list[float] = (ticks if reading.fractions else ticks.long()).tolist()
+    return told
 
 
-def _span(embeddings: Any, reading: Reading, ticks: Sequence[int]) -> Span:
+def _span(embeddings: Any, reading: Reading, ticks: Sequence[float]) -> Span:
     rows = embeddings.flatten(1 if reading.deep else 0, -2)
     if not reading.axes:
         return Span(rows)
@@ -171,8 +174,8 @@ class _Laid:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.spans: list[tuple[int, int]] = []
-        self.positions: list[tuple[int, ...]] = []
-        self._next = 0
+        self.positions: list[tuple[float, ...]] = []
+        self._next: float = 0
 
     def text(self, token: int) -> None:
         self.tokens.append(token)
@@ -190,7 +193,7 @@ class _Laid:
         self.positions += self._grid(span)
         self._next += span.takes
 
-    def _grid(self, span: Span) -> Iterator[tuple[int, ...]]:
+    def _grid(self, span: Span) -> Iterator[tuple[float, ...]]:
         high, wide = span.grid
         at = self._next
         return ((at + tick, at + y, at + x) for tick in span.ticks for y in range(high) for x in range(wide))

@@ -13,7 +13,7 @@ class Prompt:
     """`rows` [1 + layers, n, size] take the places of the n tokens inside `spans`, in order.
 
     `rows[0]` stand for their embeddings; `rows[1 + i]` are added to what layer i puts out (deepstack features). The
-    tokens at those places are placeholders. `positions` int64 [axes, tokens] where they are not 0, 1, 2, ...
+    tokens at those places are placeholders. `positions` [axes, tokens] where they are not 0, 1, 2, ...
     """
 
     tokens: Sequence[int]
@@ -28,9 +28,9 @@ class Prompt:
         return len(self.tokens)
 
     @cached_property
-    def shift(self) -> int:
+    def shift(self) -> float:
         """What is added to the index of a token of the answer to have its position."""
-        return 0 if self.positions is None else int(self.positions.max()) + 1 - len(self.tokens)
+        return 0 if self.positions is None else float(self.positions.max()) + 1 - len(self.tokens)
 
     def end_of_part(self, start: int, most: int) -> int:
         """Where the part that begins at `start` ends: after `most` tokens, or with the span that must not be cut."""

@@ -71,7 +71,7 @@ class Thinker(UnitTask):
         system: str = "",  # "" leaves it to the model's template
         audio: list[Tensor] = [],  # noqa: B006  of OmniEar; heard before the prompt
         images: list[Tensor] = [],  # noqa: B006  of an ImageEncoder of this model; seen after the audio
-        videos: list[Tensor] = [],  # noqa: B006  of one too, seen after the pictures. Qwen2.5-Omni only
+        videos: list[Tensor] = [],  # noqa: B006  of one too, seen after the pictures
         times: list[list[float]] = [],  # noqa: B006  and what it says of each video
         speak: bool = True,
         speaker: str = "Chelsie",
@@ -139,7 +139,7 @@ class Said(BaseModel):
     audio: AudioUpload | None = None
     images: list[ImageUpload] = Field(default=[], max_length=MAX_IMAGES)
     videos: list[VideoUpload] = Field(default=[], max_length=MAX_VIDEOS)
-    """Without their sound. Of Qwen2.5-Omni; Qwen3-Omni refuses them."""
+    """Without their sound."""
     speak: bool = True
     speaker: str = "Chelsie"
     max_tokens: int = 512

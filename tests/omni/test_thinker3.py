@@ -14,11 +14,13 @@ import pytest_asyncio
 from components.encoder.omni_ear import OmniEarEngine
 from components.encoder.vision import VisionEncoder
 from components.llm.thinker import ThinkerEngine
+from components.media.video import choose_frames
 from cornstalk.errors import EngineError
 from cornstalk.tasks.omni import OmniEar, Thinker
 from cornstalk.tasks.seeing import ImageEncoder
 from tests.components.fake_call import FakeCall
-from tests.components.media_files import picture
+from tests.components.media_files import picture, video
+from tests.components.tiny_vl import noise as noisy
 from tests.omni.test_thinker import NEAR, hear, noise, rows_of, think, tokens_of, wav
 from tests.omni.tiny_omni3 import HIDDEN, SPEAKERS, Answer, Whole
 
@@ -198,8 +200,28 @@ async def test_what_the_eyes_of_another_model_saw_is_refused(engine: ThinkerEngi
             await think(engine, "hello", images=[embeddings])
 
 
-async def test_what_takes_no_videos_says_so(engine: ThinkerEngine) -> None:
-    video = np.zeros((3, 2, 2, 2, HIDDEN), np.float32)
-    with pytest.raises(EngineError, match=r"takes no videos; that of Qwen2\.5-Omni does") as caught:
-        await think(engine, "hello", videos=[video], times=[[0.0, 1.0]])
-    assert caught.value.engine_code == "bad_input"
+@pytest.mark.parametrize(("rate", "count"), [(10, 25), (4, 10)])
+async def test_videos_are_seen_as_the_whole_model_sees_them(
+    engine: ThinkerEngine, eyes: VisionEncoder, folder3: Path, whole3: Whole, rate: int, count: int
+) -> None:
+    """Of the first the steps lie at fractions of a position. Beside a picture, whose rows stand before it."""
+    import torch
+
+    clip = video([noisy(100 + i, 64, 96) for i in range(count)], fps=rate)
+    call = FakeCall(**ImageEncoder.defaults | {"video": clip})
+    times = (await eyes.run(call))["times"]
+    image = pixels(2)
+    (tower,) = eyes._towers.values()
+    film = tower.film(choose_frames(clip, lambda total, rate: tower.chosen(total, rate, 2.0, 16), 448)).arrays
+    media, inputs = shown(folder3, [image])
+    rows = len(film["pixel_values"]) // 4
+    inputs |= {
+        "pixel_values_videos": torch.from_numpy(film["pixel_values"]),
+        "video_grid_thw": torch.from_numpy(film["image_grid_thw"]),
+        "video_second_per_grid": torch.tensor([times[1]]),
+    }
+    media += f"<|vision_start|>{'<|video_pad|>' * rows}<|vision_end|>"
+    right = whole3.answer("what?", media=media, inputs=inputs, speaker="Chelsie")
+    seen = {"images": [await see(eyes, image)], "videos": [call.tensors["embeddings"]], "times": [times]}
+    assert call.tensors["embeddings"].shape[1] == len(times) > 1
+    check(await think(engine, "what?", **seen), right)
