@@ -57,6 +57,8 @@ class OmniFolder:
             return name.startswith(first) and not name.startswith(without)
 
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors_of(self.path, mine)}
+        if not own:  # of a model that does not speak, say: transformers would make up all of them first
+            raise SetupError(f"{self.path} lacks the weights {first}*")
         try:
             model, told = kind.from_pretrained(
                 None, config=config, state_dict=own, dtype=dtype, output_loading_info=True
