@@ -94,21 +94,20 @@ class Words(nn.Module, SupportsMultiModal, SupportsPP):  # type: ignore[misc]
 
 
 class Placed(Words, SupportsMRoPE):  # type: ignore[misc]
-    """Rows have positions in time, height and width, which come with them."""
+    """Rows have positions in time, height and width; they come with them, and those of the texts after them."""
 
     language = ["Qwen2ForCausalLM"]
 
     def get_mrope_input_positions(
         self, input_tokens: Sequence[int], mm_features: Sequence[Any]
     ) -> tuple[torch.Tensor, int]:
-        parts, told, following = [], 0, 0
-        for feature in sorted(mm_features, key=lambda one: one.mm_position.offset):
-            place, positions = feature.mm_position, feature.data[POSITIONS].data
-            parts += [_text(following, place.offset - told), positions]
-            told, following = place.offset + place.length, int(positions.max()) + 1
-        rest = len(input_tokens) - told
-        parts.append(_text(following, rest))
-        return torch.cat(parts, 1), following + rest - len(input_tokens)
+        features = sorted(mm_features, key=lambda one: one.mm_position.offset)
+        if not features:
+            return _text(0, len(input_tokens)), 0
+        parts = [_text(0, features[0].mm_position.offset), *(one.data[POSITIONS].data for one in features)]
+        told = torch.cat(parts, 1)
+        following, rest = int(told.max()) + 1, len(input_tokens) - told.shape[1]
+        return torch.cat([told, _text(following, rest)], 1), following + rest - len(input_tokens)
 
 
 def _text(first: int, count: int) -> torch.Tensor:
@@ -130,6 +129,7 @@ class Deep(Placed):
             self.register_buffer(f"deep_{depth}", torch.zeros(most, self._size), persistent=False)
             layer.register_forward_hook(self._deepened(depth))
         self._deep = [getattr(self, f"deep_{depth}") for depth in range(count)]
+        self._filled = 0
 
     def _deepened(self, depth: int) -> Callable[[Any, Any, Any], Any]:
         def add(_layer: Any, _given: Any, put_out: Any) -> Any:
@@ -144,9 +144,11 @@ class Deep(Placed):
         """Also puts in place what is added deeper down, of the step that follows."""
         first = [rows[:, : self._size] for rows in multimodal_embeddings or ()]
         for depth, added in enumerate(self._deep, 1):
-            added.zero_()
+            added[: self._filled].zero_()
             if first:
                 part = slice(depth * self._size, (depth + 1) * self._size)
-                added[: len(input_ids)][is_multimodal] = torch.cat([r[:, part] for r in multimodal_embeddings])
+                rows = torch.cat([rows[:, part] for rows in multimodal_embeddings])
+                added[: len(input_ids)][is_multimodal] = rows.to(added.dtype)
+        self._filled = len(input_ids) if first else 0
         embeds: torch.Tensor = super().embed_input_ids(input_ids, first or None, is_multimodal=is_multimodal)
         return embeds

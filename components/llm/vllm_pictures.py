@@ -34,34 +34,41 @@ def engine_input(prompt: Prompt, more: Sequence[int], modality: str = PICTURE) -
     tokens = [*prompt.tokens, *more]
     if not prompt.spans:
         return tokens_input(tokens)
-    items = [_item(prompt, start, end, modality) for start, end in prompt.spans]
+    spans = [(start, end) for start, end in prompt.spans]
+    following = [*(start for start, _ in spans[1:]), len(prompt)]
+    items = [_item(prompt, start, end, upto, modality) for (start, end), upto in zip(spans, following, strict=True)]
     return mm_input(
         tokens,
         MultiModalKwargsItems({modality: items}),
-        {modality: [_hash(item) for item in items]},
-        {modality: [PlaceholderRange(offset=start, length=end - start) for start, end in prompt.spans]},
+        {modality: [_hash(prompt, start, end) for start, end in spans]},
+        {modality: [PlaceholderRange(offset=start, length=end - start) for start, end in spans]},
     )
 
 
-def _item(prompt: Prompt, start: int, end: int, modality: str) -> Any:
+def _item(prompt: Prompt, start: int, end: int, upto: int, modality: str) -> Any:
+    """One span of rows. With it come the positions up to the next one: not all follow from those of the rows."""
     from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
 
-    _, given = prompt.places(start, end)
-    rows = MultiModalFieldElem(prompt.rows[:, given].transpose(0, 1).flatten(1), MultiModalBatchedField())
+    rows = MultiModalFieldElem(_rows(prompt, start, end).transpose(0, 1).flatten(1), MultiModalBatchedField())
     if modality == SOUND:
         return MultiModalKwargsItem({"embedding": rows})
     fields = {ROWS: rows}
     if prompt.positions is not None:
-        positions = prompt.positions[:, start:end].contiguous()
+        positions = prompt.positions[:, start:upto].long().contiguous()
         fields[POSITIONS] = MultiModalFieldElem(positions, MultiModalBatchedField(keep_on_cpu=True))
     return MultiModalKwargsItem(fields)
 
 
-def _hash(item: Any) -> str:
-    """By which vLLM finds what it knows of a picture: equal rows, whose positions are given, are one."""
+def _rows(prompt: Prompt, start: int, end: int) -> Any:
+    _, given = prompt.places(start, end)
+    return prompt.rows[:, given]
+
+
+def _hash(prompt: Prompt, start: int, end: int) -> str:
+    """By which vLLM finds what it knows of a span: equal rows at equal positions are one."""
     import torch
 
-    found = sha256()
-    for name in sorted(item):
-        found.update(item[name].data.contiguous().view(torch.uint8).numpy())
+    found = sha256(_rows(prompt, start, end).contiguous().view(torch.uint8).numpy())
+    if prompt.positions is not None:
+        found.update(prompt.positions[:, start:end].contiguous().numpy())
     return found.hexdigest()

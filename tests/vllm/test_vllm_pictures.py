@@ -12,12 +12,13 @@ import pytest
 import pytest_asyncio
 
 from components.encoder.vision import VisionEncoder
+from components.llm.transformers_engine import TransformersEngine
 from components.llm.vllm_engine import VllmEngine
 from components.llm.vllm_pictures import FAMILIES
 from cornstalk.errors import EngineError
 from cornstalk.tasks import LLM, ImageEncoder
 from tests.components.fake_call import FakeCall
-from tests.components.media_files import picture
+from tests.components.media_files import picture, video
 from tests.components.test_vision_encoder import (
     folder,
     said,
@@ -58,16 +59,18 @@ class Parted(NamedTuple):
 
     eyes: VisionEncoder
     words: VllmEngine
+    folder: Path
     whole: Whole
 
     async def says(self, prompt: str, pictures: tuple[int, ...]) -> str:
-        seen = []
-        for i in pictures:
-            look = FakeCall(image=picture(PICTURES[i], "PNG"), among=len(pictures))
-            look.inputs = {**ImageEncoder.defaults, **look.inputs}
-            await self.eyes.run(look)
-            seen.append(look.tensors["embeddings"])
-        return await said(self.words, prompt=prompt, images=seen, max_tokens=TOKENS)
+        looks = [await self.seen(image=picture(PICTURES[i], "PNG"), among=len(pictures)) for i in pictures]
+        return await said(self.words, prompt=prompt, images=[rows for rows, _ in looks], max_tokens=TOKENS)
+
+    async def seen(self, **shown: Any) -> tuple[Any, list[float]]:
+        """Embeddings, and the times of a video."""
+        look = FakeCall(**{**ImageEncoder.defaults, **shown})
+        values = await self.eyes.run(look)
+        return look.tensors["embeddings"], values["times"]
 
 
 async def started(words: str, **arguments: Any) -> VllmEngine:
@@ -82,7 +85,7 @@ async def parted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     eyes = VisionEncoder(ImageEncoder(model=half(folder, WORDS), dtype="float32"))
     await eyes.start()
     words = await started(half(folder, EYES))
-    yield Parted(eyes, words, Whole(folder))
+    yield Parted(eyes, words, folder, Whole(folder))
     await words.stop()
     await eyes.stop()
 
@@ -100,6 +103,29 @@ async def test_what_the_whole_model_says_alone_and_in_company(parted: Parted) ->
     assert len(set(expected)) == len(ASKS)
     assert [await parted.says(*ask) for ask in ASKS] == expected
     assert await asyncio.gather(*(parted.says(*ask) for ask in ASKS)) == expected
+
+
+async def test_videos_and_pictures_between_texts_are_read_as_the_other_engine_reads_them(parted: Parted) -> None:
+    """That one reads them as the whole model (tests/e2e/test_vision.py)."""
+    films = [video([noise(10 * n + i, 64, 96) for i in range(n)], fps=6) for n in (9, 4)]
+    (first, at), (second, then) = [await parted.seen(video=film) for film in films]
+    photo, _ = await parted.seen(image=picture(PICTURES[1], "PNG"), among=2)
+    shown = {"image": {"type": "image"}, "video": {"type": "video"}}
+    asks: list[dict[str, Any]] = [
+        {"prompt": "describe", "videos": [first], "times": [at]},
+        {
+            "prompt": ["first ", shown["video"], " then ", shown["image"], " and ", shown["video"], " why"],
+            "images": [photo],
+            "videos": [second, first],
+            "times": [then, at],
+        },
+    ]
+    other = TransformersEngine(LLM(model=str(parted.folder), dtype="float32"))
+    await other.start()
+    for ask in asks:
+        ours, theirs = [await said(engine, **ask, max_tokens=TOKENS) for engine in (parted.words, other)]
+        assert ours == theirs
+    await other.stop()
 
 
 async def test_a_family_whose_pictures_vllm_takes_not_answers_texts_and_names_those_that_it_takes(
