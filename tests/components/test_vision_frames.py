@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from components.encoder.families import TOWERS, towers_of
@@ -31,6 +31,7 @@ def towers(total: int, rate: float, fps: float, most: int) -> dict[str, list[int
     return {name: kind.chosen(object.__new__(kind), total, rate, fps, most) for name, kind in TOWERS.items()}
 
 
+@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 400), st.sampled_from([5.0, 23.976, 25.0, 30.0, 60.0]), st.sampled_from([0.5, 1.0, 2.0, 7.0]))
 @example(2, 25.0, 2.0)
 @example(3, 25.0, 2.0)
