@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from components.encoder.omni_ear import OmniEarEngine
+from components.encoder.tower import Tower
 from components.encoder.vision import VisionEncoder
 from components.llm.thinker import ThinkerEngine
 from components.media.video import choose_frames
@@ -200,28 +201,31 @@ async def test_what_the_eyes_of_another_model_saw_is_refused(engine: ThinkerEngi
             await think(engine, "hello", images=[embeddings])
 
 
-@pytest.mark.parametrize(("rate", "count"), [(10, 25), (4, 10)])
-async def test_videos_are_seen_as_the_whole_model_sees_them(
-    engine: ThinkerEngine, eyes: VisionEncoder, folder3: Path, whole3: Whole, rate: int, count: int
-) -> None:
-    """Of the first the steps lie at fractions of a position. Beside a picture, whose rows stand before it."""
+def clip(rate: int, frames: int) -> bytes:
+    return video([noisy(100 + i, 64, 96) for i in range(frames)], fps=rate)
+
+
+def filmed(tower: Tower, file: bytes) -> tuple[str, dict[str, Any]]:
+    """As `shown`, of a video whose frames `tower` chooses and prepares."""
     import torch
 
-    clip = video([noisy(100 + i, 64, 96) for i in range(count)], fps=rate)
-    call = FakeCall(**ImageEncoder.defaults | {"video": clip})
+    made = tower.film(choose_frames(file, lambda total, rate: tower.chosen(total, rate, 2.0, 16), 448))
+    patches, grid = (torch.from_numpy(made.arrays[name]) for name in ("pixel_values", "image_grid_thw"))
+    each = torch.tensor([made.times[1]])
+    media = f"<|vision_start|>{'<|video_pad|>' * (len(patches) // 4)}<|vision_end|>"
+    return media, {"pixel_values_videos": patches, "video_grid_thw": grid, "video_second_per_grid": each}
+
+
+@pytest.mark.parametrize("file", [clip(10, 25), clip(4, 10)])
+async def test_videos_are_seen_as_the_whole_model_sees_them(
+    engine: ThinkerEngine, eyes: VisionEncoder, folder3: Path, whole3: Whole, file: bytes
+) -> None:
+    """Of the first the steps lie at fractions of a position. Beside a picture, whose rows stand before it."""
+    call = FakeCall(**ImageEncoder.defaults | {"video": file})
     times = (await eyes.run(call))["times"]
-    image = pixels(2)
-    (tower,) = eyes._towers.values()
-    film = tower.film(choose_frames(clip, lambda total, rate: tower.chosen(total, rate, 2.0, 16), 448)).arrays
-    media, inputs = shown(folder3, [image])
-    rows = len(film["pixel_values"]) // 4
-    inputs |= {
-        "pixel_values_videos": torch.from_numpy(film["pixel_values"]),
-        "video_grid_thw": torch.from_numpy(film["image_grid_thw"]),
-        "video_second_per_grid": torch.tensor([times[1]]),
-    }
-    media += f"<|vision_start|>{'<|video_pad|>' * rows}<|vision_end|>"
-    right = whole3.answer("what?", media=media, inputs=inputs, speaker="Chelsie")
-    seen = {"images": [await see(eyes, image)], "videos": [call.tensors["embeddings"]], "times": [times]}
     assert call.tensors["embeddings"].shape[1] == len(times) > 1
+    (tower,) = eyes._towers.values()
+    (media, inputs), (more, others) = shown(folder3, [pixels(2)]), filmed(tower, file)
+    right = whole3.answer("what?", media=media + more, inputs=inputs | others, speaker="Chelsie")
+    seen = {"images": [await see(eyes, pixels(2))], "videos": [call.tensors["embeddings"]], "times": [times]}
     check(await think(engine, "what?", **seen), right)
