@@ -29,6 +29,7 @@ NAMES: Final = (
     "autoscale",
     "batch_lane",
     "llm_overhead",
+    "first_step",
     "encoder",
     "encoder_cache",
     "idle",

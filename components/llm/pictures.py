@@ -164,7 +164,7 @@ def laid(tokens: Sequence[int], spans: Sequence[Span], reading: Reading, placeho
         else:
             whole.text(token)
     positions = torch.tensor(whole.positions).T if reading.axes else None
-    joined = torch.cat([span.rows for span in spans], -2)
+    joined = spans[0].rows if len(spans) == 1 else torch.cat([span.rows for span in spans], -2)
     return Prompt(whole.tokens, joined if reading.deep else joined[None], whole.spans, positions, reading.both_ways)
 
 
