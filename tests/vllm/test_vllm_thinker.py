@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+import torch
 
 from components.encoder.omni_ear import OmniEarEngine
 from components.llm.vllm_thinker import VllmThinker
@@ -31,6 +32,7 @@ from tests.omni.test_thinker import (
     think,
     wav,
 )
+from tests.omni.test_thinker_sees import PICTURES, shown
 from tests.omni.tiny_omni import Whole
 from tests.vllm.conftest import ARGUMENTS
 
@@ -71,6 +73,17 @@ async def test_eight_at_once_hear_their_own_sounds_and_tell_their_own_rows(
     calls = await asyncio.gather(*(think(engine, text, audio=rows) for text, rows, _ in asks))
     for call, (text, _, sound) in zip(calls, asks, strict=True):
         check(call, whole.answer(text, sound))
+
+
+async def test_pictures_have_positions_of_their_own(engine: VllmThinker, whole: Whole, folder: Path) -> None:
+    """Rows of transformers' own tower: of what the eyes make, tests/omni tells."""
+    seen = shown(folder, PICTURES, [])
+    given = {name: seen[1][f"thinker_{name}"] for name in ("pixel_values", "image_grid_thw")}
+    with torch.inference_mode():
+        rows = whole.model.thinker.get_image_features(**given, return_dict=True).pooler_output
+    grids = [(1, high // 2, wide // 2) for _, high, wide in given["image_grid_thw"].tolist()]
+    images = [some.unflatten(0, grid).numpy() for some, grid in zip(rows, grids, strict=True)]
+    check(await think(engine, "the dog", images=images), whole.answer("the dog", seen=seen))
 
 
 async def test_rows_are_told_while_it_thinks(engine: VllmThinker) -> None:
