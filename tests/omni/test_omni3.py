@@ -1,4 +1,4 @@
-"""Qwen3-Omni with its eyes, on real processes: turns with sounds, pictures and neither are answered side by side."""
+"""Qwen3-Omni with its eyes, on real processes: turns with sounds, pictures and videos are answered side by side."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from components.encoder.families import towers_of
 from components.generator.pcm import pcm_of
 from cornstalk.cli.paths import examples
 from cornstalk.client import AsyncClient
 from cornstalk.tasks.omni import Omni
+from cornstalk.tasks.seeing import ImageEncoder
 from tests.components.media_files import picture
 from tests.faults.stored import chunks
 from tests.omni.test_omni import SOUNDS, TEXTS, ask, nodes
 from tests.omni.test_thinker import noise
-from tests.omni.test_thinker3 import pixels, shown
+from tests.omni.test_thinker3 import clip, filmed, pixels, shown
 from tests.omni.tiny_omni3 import GROUPS, HIDDEN, Answer, Whole
 from tests.stack import Stack
 
@@ -32,7 +34,11 @@ class Exact(Omni):
     def invoke(self, said: Said) -> Reply:
         heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
         seen = [self.eyes(image=image).embeddings for image in said.images]
-        thought = self.thinker(prompt=said.text, audio=heard, images=seen, max_tokens=said.max_tokens)
+        watched = [self.eyes(video=video) for video in said.videos]
+        videos, times = [one.embeddings for one in watched], [one.times for one in watched]
+        thought = self.thinker(
+            prompt=said.text, audio=heard, images=seen, videos=videos, times=times, max_tokens=said.max_tokens
+        )
         codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
         return Reply(text=thought.text, speech=self.vocoder(codes=codes, whole=True).audio)
 
@@ -79,6 +85,11 @@ async def expected(stack: Stack, whole3: Whole, request: str, text: str, sound: 
     )
 
 
+def _files(images: list[Any], films: list[bytes]) -> dict[str, Any]:
+    pictures = [picture(image, "PNG") for image in images]
+    return {name: files for name, files in (("images", pictures), ("videos", films)) if files}
+
+
 async def test_eight_at_once_are_each_what_the_whole_model_answers(
     stack: Stack, client: AsyncClient, folder3: Path, whole3: Whole, parts: Omni
 ) -> None:
@@ -87,18 +98,19 @@ async def test_eight_at_once_are_each_what_the_whole_model_answers(
     One of two thinkers, of two talkers and of two vocoders die with their first piece: others go on after what is
     stored.
     """
-    said: list[tuple[str, Any, list[Any]]] = [(text, None, []) for text in TEXTS[:3]]
-    said += [("the dog and", noise(*sound), []) for sound in SOUNDS[:2]]
-    said += [("what?", None, images) for images in ([pixels(0)], [pixels(1)], [pixels(2), pixels(1)])]
-    files = [{"images": [picture(image, "PNG") for image in images]} if images else {} for *_, images in said]
+    film = clip(10, 25)
+    said: list[tuple[str, Any, list[Any], list[bytes]]] = [(text, None, [], []) for text in TEXTS[:3]]
+    said += [("the dog and", noise(*sound), [], []) for sound in SOUNDS[:2]]
+    said += [("what?", None, [pixels(0)], []), ("what?", None, [pixels(2), pixels(1)], [])]
+    said += [("what?", None, [pixels(1)], [film])]
     answers = await asyncio.gather(
-        *(
-            ask(client, "exact", text, sound, **more, **LIMITS)
-            for (text, sound, _), more in zip(said, files, strict=True)
-        )
+        *(ask(client, "exact", text, sound, **_files(images, films), **LIMITS) for text, sound, images, films in said)
     )
-    for (text, sound, images), answer in zip(said, answers, strict=True):
-        media, inputs = shown(folder3, images) if images else ("", None)
+    (tower,) = towers_of(ImageEncoder(model=str(folder3), dtype="float32", device="cpu")).values()
+    for (text, sound, images, films), answer in zip(said, answers, strict=True):
+        visible = [*([shown(folder3, images)] if images else []), *(filmed(tower, film) for film in films)]
+        media = "".join(text for text, _ in visible)
+        inputs = {name: value for _, given in visible for name, value in given.items()}
         right = await expected(stack, whole3, answer.request, text, sound, media=media, inputs=inputs)
         assert answer.response["text"] == right.text.rstrip("\ufffd")
         assert answer.response["speech"] == pcm_of(right.wave.numpy())
