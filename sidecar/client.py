@@ -11,20 +11,19 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
 from cornstalk.messages import Ref
 from sidecar import messages
 from sidecar.allocator import rounded
 from sidecar.copying import LARGE, copy, copy_large
-from sidecar.dtypes import name_of
+from sidecar.dtypes import name_of, nbytes_of
 from sidecar.errors import Full, SidecarDown, SidecarError, Timeout, TooBig
 from sidecar.link import Link
 from sidecar.mapper import Mapper
 from sidecar.messages import Owner, Tensor
-from sidecar.put import Put
 from sidecar.spares import Wish
 from sidecar.tensors import Block, Lease, shape_of
 
@@ -103,7 +102,8 @@ class SidecarClient:
         """Life of the daemon. Raises SidecarDown."""
         return self.live().epoch
 
-    def put(
+    @asynccontextmanager
+    async def put(
         self,
         owner: Owner,
         output: str,
@@ -113,21 +113,31 @@ class SidecarClient:
         *,
         expires: float,
         wait: float,
-    ) -> AbstractAsyncContextManager[Block]:
+    ) -> AsyncIterator[Block]:
         """A block to write into; leaving commits it, an exception gives it back. `expires` in Unix seconds.
 
         Waits up to `wait` seconds for room, in order of arrival. Raises Full, TooBig, Denied, SidecarDown, Timeout.
         """
-        return Put(self, owner, output, index, shape_of(shape), name_of(dtype), expires, wait)
+        block = await self._block(owner, output, index, shape, dtype, expires, wait)
+        try:
+            yield block
+        except BaseException:
+            block.abort()
+            raise
+        block.commit()
 
     async def put_copy(self, owner: Owner, output: str, index: int, tensor: Any, *, expires: float, wait: float) -> Ref:
         """Copies a numpy array or torch tensor (any device) and commits it. Raises like `put`."""
-        async with self.put(owner, output, index, tensor.shape, tensor.dtype, expires=expires, wait=wait) as block:
+        block = await self._block(owner, output, index, tensor.shape, tensor.dtype, expires, wait)
+        try:
             if tensor.nbytes < LARGE:
                 copy(block, tensor)
             else:
                 await copy_large(block, tensor, self._mapper)
-        return block.ref
+        except BaseException:
+            block.abort()
+            raise
+        return block.commit()
 
     async def get(self, ref: Ref, wait: float = 2.0) -> Lease:
         """A lease of exactly the tensor that `ref` names, whole.
@@ -221,7 +231,21 @@ class SidecarClient:
             link.close()
         await self._mapper.close()
 
-    async def grant(self, link: Link, nbytes: int, wait: float) -> messages.Space:
+    async def _block(
+        self, owner: Owner, output: str, index: int, shape: Sequence[int] | int, dtype: Any, expires: float, wait: float
+    ) -> Block:
+        """A granted block, which the caller commits or aborts."""
+        link, name, sizes = self.live(), name_of(dtype), shape_of(shape)
+        nbytes = nbytes_of(name, sizes)
+        space = await self._grant(link, nbytes, wait)
+        try:
+            return Block(link, space, owner, output, index, name, sizes, nbytes, expires)
+        except BaseException:
+            if not link.lost:
+                link.post(messages.Abort(space.block))
+            raise
+
+    async def _grant(self, link: Link, nbytes: int, wait: float) -> messages.Space:
         """A block, granted ahead or by waiting in line. Raises Full, TooBig, Denied, SidecarDown, Timeout."""
         spare = link.spares.take(rounded(nbytes))
         if spare is not None:

@@ -147,9 +147,9 @@ class Link:
         """
         return self._wire.send(request)
 
-    def commit(self, request: messages.Commit) -> bool:
-        """`post`, but the daemon is woken for it when this loop turns."""
-        return self._wire.commit(request)
+    def commit(self, data: bytes) -> bool:
+        """`post` of an encoded Commit, but the daemon is woken for it when this loop turns. Raises SidecarDown."""
+        return self._wire.commit(data)
 
     def pin(self, tensor: Tensor) -> Root | None:
         """A lease without a round trip: the root of its span. None: ask the daemon. Raises SidecarDown."""

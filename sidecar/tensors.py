@@ -10,9 +10,10 @@ import numpy as np
 
 from cornstalk.messages import Ref
 from sidecar import board, views
-from sidecar.errors import Denied, Gone, SidecarError
+from sidecar.errors import Gone, SidecarError
 from sidecar.link import Link
 from sidecar.messages import Abort, Commit, EndLease, Owner, Space, Tensor
+from sidecar.wire import encoded
 
 
 class Block:
@@ -32,7 +33,12 @@ class Block:
         dtype: str,
         shape: tuple[int, ...],
         nbytes: int,
+        expires: float,
     ) -> None:
+        """All that a commit needs is made here: code that runs after a large copy finds its caches cold.
+
+        Raises Denied for a header that is too long.
+        """
         self._link = link
         self._block: Final = space.block
         self.dtype: Final = dtype
@@ -42,7 +48,10 @@ class Block:
             owner.request, owner.node, owner.gen, owner.attempt, output, index,
             link.host, link.epoch, space.arena, space.offset, nbytes, dtype, shape,
         )  # fmt: skip
+        self._ref: Final = self._tensor.ref()
         self._digest: Final = board.digest(space.block, self._tensor)
+        self._expires: Final = expires
+        self._commit: Final = encoded(Commit(space.block, self._tensor, expires, hold=False))
         self._committed = False
         self._root: views.Root | None = link.view(link.own[space.arena], space.offset, nbytes)
         self._array: np.ndarray[Any, Any] | None = None
@@ -63,28 +72,22 @@ class Block:
         """What readers need. Raises SidecarError before the commit."""
         if not self._committed:
             raise SidecarError("the block is not committed: leave its `async with` first")
-        return self._tensor.ref()
+        return self._ref
 
-    def commit(self, expires: float) -> None:
-        """Raises SidecarDown if the daemon died since the grant, Denied for a header that is too long."""
-        views_left = self._leave()
-        try:
-            told = self._link.commit(Commit(self._block, self._tensor, expires, views_left is not None))
-        except Denied:
-            self._give_back(views_left)
-            raise
-        if told:  # so the commit is not lost if this process is killed now
-            seals = self._link.own[self._tensor.arena].seals
-            board.seal(seals, self._tensor.offset, self._block, self._digest)
+    def commit(self) -> Ref:
+        """Raises SidecarDown if the daemon died since the grant."""
+        data, views_left = self._commit, self._leave()
         if views_left is not None:
+            data = encoded(Commit(self._block, self._tensor, self._expires, hold=True))
             self._link.when_dead(views_left, self._end_hold)
+        if self._link.commit(data):  # it is not lost if this process is killed now
+            board.seal(self._link.own[self._tensor.arena].seals, self._tensor.offset, self._block, self._digest)
         self._committed = True
+        return self._ref
 
     def abort(self) -> None:
         """Gives the block back uncommitted, once no view of it is left."""
-        self._give_back(self._leave())
-
-    def _give_back(self, views_left: views.Root | None) -> None:
+        views_left = self._leave()
         if views_left is not None:
             self._link.when_dead(views_left, self._abort)
         elif not self._link.lost:

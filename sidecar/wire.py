@@ -48,13 +48,15 @@ class Wire:
 
         Raises SidecarDown, and Denied for what is too long.
         """
-        data = _encoded(request)
+        data = encoded(request)
         self._heed()
         return self._send(data)
 
-    def commit(self, request: messages.Commit) -> bool:
-        """The same, but the daemon is woken for it when this loop turns: who waits for the tensor is woken before."""
-        data, ledger = _encoded(request), self._ledger
+    def commit(self, data: bytes) -> bool:
+        """The same of an encoded Commit, for which the daemon is woken when this loop turns: who waits for the tensor
+        is woken before. Raises SidecarDown.
+        """
+        ledger = self._ledger
         if ledger is None or not ledger.write(data):
             self._heed()
             return self._send(data)
@@ -149,7 +151,8 @@ class Wire:
         self._on_message(data, list(array("i", ancillary[0][2])) if ancillary else [])
 
 
-def _encoded(request: messages.Request) -> bytes:
+def encoded(request: messages.Request) -> bytes:
+    """One datagram. Raises Denied for what is too long."""
     data = messages.encode(request)
     if len(data) > messages.MAX_MESSAGE:
         raise Denied(f"a message of {len(data)} bytes, at most {messages.MAX_MESSAGE}")

@@ -183,7 +183,7 @@ async def test_commits_in_a_ledger_keep_their_place_among_other_messages(sidecar
 async def test_a_full_ledger_loses_no_commit(sidecar: Sidecar, connect: Connect) -> None:
     client = await connect()
     refused = (await client.stats()).refused
-    commits = [messages.Commit(1 << 40, TENSOR, 0.0, False) for _ in range(1200)]
+    commits = [messages.encode(messages.Commit(1 << 40, TENSOR, 0.0, False)) for _ in range(1200)]
     with stopped(sidecar):
         told = [client.live().commit(commit) for commit in commits]
     assert told[0], "it has room for some"
