@@ -12,7 +12,7 @@ AHEAD: Final = 3
 """Blocks asked for beyond the one that is needed now."""
 REMEMBERED: Final = 8
 """Sizes."""
-LARGEST: Final = 1 << 20
+LARGEST: Final = 256 << 10
 """Bytes of the largest blocks that are asked for ahead; of a larger size only those come ahead that come free again."""
 SHARE: Final = 8
 """What was asked for ahead takes at most 1/SHARE of the memory of a producer."""
