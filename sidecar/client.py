@@ -237,7 +237,7 @@ class SidecarClient:
         """A granted block, which the caller commits or aborts."""
         link, name, sizes = self.live(), name_of(dtype), shape_of(shape)
         nbytes = nbytes_of(name, sizes)
-        space = await self._grant(link, nbytes, wait)
+        space = await self.grant(link, nbytes, wait)
         try:
             return Block(link, space, owner, output, index, name, sizes, nbytes, expires)
         except BaseException:
@@ -245,7 +245,7 @@ class SidecarClient:
                 link.post(messages.Abort(space.block))
             raise
 
-    async def _grant(self, link: Link, nbytes: int, wait: float) -> messages.Space:
+    async def grant(self, link: Link, nbytes: int, wait: float) -> messages.Space:
         """A block, granted ahead or by waiting in line. Raises Full, TooBig, Denied, SidecarDown, Timeout."""
         spare = link.spares.take(rounded(nbytes))
         if spare is not None:

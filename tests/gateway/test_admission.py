@@ -211,7 +211,7 @@ async def test_of_many_who_come_at_once_no_more_get_in_than_there_is_room_for(st
     told: list[int] = []
 
     async def ask(n: int) -> None:
-        sent = client.stream("POST", "/apps/wide", json={"text": f"{n}", "calls": 1}, headers=SSE)
+        sent = client.stream("POST", "/apps/wide", json={"text": f"{n}", "calls": 1, "service_ms": 30_000}, headers=SSE)
         async with sent as answer:
             told.append(answer.status_code)
             await everybody.wait()
