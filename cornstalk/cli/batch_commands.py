@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cornstalk.cli.flags import AsJson, Store
+from cornstalk.cli.running import run_to_end
 
 batch = typer.Typer(
     help="Batch jobs: many rows for one app, run beside interactive work. Results are kept for three days.",
@@ -32,11 +31,13 @@ def submit(
     store: Store = None,
 ) -> None:
     """Submit a job. Prints its id."""
+    import secrets
+
     from cornstalk.cli.batch_submit import Options
     from cornstalk.cli.batch_submit import submit as run_submit
 
     options = Options(file, app, secrets.token_hex(16) if key is None else key, tenant, priority, deadline)
-    asyncio.run(run_submit(store, options))
+    run_to_end(run_submit(store, options))
 
 
 @batch.command("status")
@@ -50,7 +51,7 @@ def status(
     from cornstalk.cli.batch import status as run_status
 
     with suppress(KeyboardInterrupt) if watch else nullcontext():
-        asyncio.run(run_status(store, job, as_json, watch))
+        run_to_end(run_status(store, job, as_json, watch))
 
 
 @batch.command("results")
@@ -63,7 +64,7 @@ def results(
     from cornstalk.cli.batch import results as run_results
 
     with suppress(KeyboardInterrupt) if follow else nullcontext():
-        asyncio.run(run_results(store, job, follow))
+        run_to_end(run_results(store, job, follow))
 
 
 @batch.command("cancel")
@@ -71,4 +72,4 @@ def cancel(job: JobId, store: Store = None) -> None:
     """Cancel a job: what has not ended ends so."""
     from cornstalk.cli.batch import cancel as run_cancel
 
-    asyncio.run(run_cancel(store, job))
+    run_to_end(run_cancel(store, job))

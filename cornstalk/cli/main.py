@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,6 +13,7 @@ from cornstalk.cli.batch_commands import batch
 from cornstalk.cli.errors import USAGE, CliError
 from cornstalk.cli.flags import AsJson, Store, Url
 from cornstalk.cli.paths import use_services
+from cornstalk.cli.running import run_to_end
 
 app = typer.Typer(
     help="Any-to-any multimodal models as independently scaled components.",
@@ -33,12 +33,6 @@ autoscaling = typer.Typer(
 )
 app.add_typer(autoscaling, name="autoscale")
 app.add_typer(batch, name="batch")
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    import asyncio
-
-    asyncio.run(work)
 
 
 @app.command()
@@ -95,7 +89,7 @@ def deploy(
     """Deploy an app, or remove one."""
     from cornstalk.cli.deploy import deploy as run_deploy
 
-    _run(run_deploy(url, store, path, remove))
+    run_to_end(run_deploy(url, store, path, remove))
 
 
 @app.command()
@@ -143,7 +137,7 @@ def status(
     from cornstalk.cli.status import status as run_status
 
     with suppress(KeyboardInterrupt) if watch else nullcontext():
-        _run(run_status(Gateway.find(url, store), store, as_json, watch))
+        run_to_end(run_status(Gateway.find(url, store), store, as_json, watch))
 
 
 @app.command()
@@ -161,7 +155,7 @@ def trace(
     from cornstalk.cli.gateway import Gateway
     from cornstalk.cli.trace import trace as run_trace
 
-    _run(run_trace(Gateway.find(url, store), request, html, as_json))
+    run_to_end(run_trace(Gateway.find(url, store), request, html, as_json))
 
 
 @app.command()
@@ -188,7 +182,7 @@ def dlq_ls(
     from cornstalk.cli.deadletters import list_dead_letters
     from cornstalk.cli.gateway import Gateway
 
-    _run(list_dead_letters(Gateway.find(url, store), lines, as_json))
+    run_to_end(list_dead_letters(Gateway.find(url, store), lines, as_json))
 
 
 @dead_letters.command("show")
@@ -203,7 +197,7 @@ def dlq_show(
     from cornstalk.cli.deadletters import show_dead_letter
     from cornstalk.cli.gateway import Gateway
 
-    _run(show_dead_letter(Gateway.find(url, store), id, payload, as_json))
+    run_to_end(show_dead_letter(Gateway.find(url, store), id, payload, as_json))
 
 
 @dead_letters.command("retry")
@@ -217,7 +211,7 @@ def dlq_retry(
     from cornstalk.cli.deadletters import retry_dead_letters
     from cornstalk.cli.gateway import Gateway
 
-    _run(retry_dead_letters(Gateway.find(url, store), ids, as_json))
+    run_to_end(retry_dead_letters(Gateway.find(url, store), ids, as_json))
 
 
 @dead_letters.command("purge")
@@ -237,7 +231,7 @@ def dlq_purge(
     if bool(ids) + everything + bool(component or reason) != 1:
         raise typer.BadParameter("expected ids, or --component and --reason, or --all")
     filters = {name: value for name, value in (("component", component), ("reason", reason)) if value}
-    _run(purge_dead_letters(Gateway.find(url, store), ids or [], filters, as_json))
+    run_to_end(purge_dead_letters(Gateway.find(url, store), ids or [], filters, as_json))
 
 
 @autoscaling.command("set")
@@ -265,7 +259,7 @@ def autoscale_set(
 
     given = {"min": min, "max": max, "target": target, "cooldown": cooldown, "window": window, "activation": activation}
     settings = {name: value for name, value in given.items() if value is not None}
-    _run(change(Gateway.find(url, store), component, settings, as_json))
+    run_to_end(change(Gateway.find(url, store), component, settings, as_json))
 
 
 @autoscaling.command("explain")
@@ -280,7 +274,7 @@ def autoscale_explain(
     from cornstalk.cli.autoscale import explain
     from cornstalk.cli.gateway import Gateway
 
-    _run(explain(Gateway.find(url, store), component, lines, as_json))
+    run_to_end(explain(Gateway.find(url, store), component, lines, as_json))
 
 
 @app.command()

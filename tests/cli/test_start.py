@@ -11,7 +11,7 @@ import pytest
 import cornstalk
 from tests.cli.tool import argv, environment
 
-HEAVY = ("pydantic", "httpx", "msgspec", "fastapi", "numpy", "nats", "psutil", "uvloop", "uvicorn", "torch")
+HEAVY = ("asyncio", "pydantic", "httpx", "msgspec", "fastapi", "numpy", "nats", "psutil", "uvloop", "uvicorn", "torch")
 HELP_WITHIN = 0.3
 """Seconds of processor, which is what the clock says where nothing else runs."""
 PYTHON = 0.015
