@@ -25,6 +25,7 @@ WAITED_FOR: Final = {
     "gateway/batch_job.py _tell": "the job fails with it, and runs again",
     "gateway/websocket.py _read": "the connection is closed with it, with a code",
     "components/__main__.py _beat": "it lets no error out",
+    "components/llm/vllm_states.py _read": "its process ends with it",
 }
 """Loops without an end that are not `forever`, and who sees it when one ends all the same."""
 
