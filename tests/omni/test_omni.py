@@ -52,6 +52,7 @@ class Family:
     frame: tuple[int, ...]
     hop: int  # samples of a moment
     lost: int  # samples that the last moment lacks
+    long: int  # tokens of a thought that lasts longer than the first sound takes
 
     def answer(self, text: str, sound: Any, seeds: tuple[int, int], limits: dict[str, int]) -> tuple[str, Any]:
         """What the whole model says and how it sounds, with the seeds of talker and vocoder."""
@@ -66,8 +67,8 @@ class Family:
 def family(request: pytest.FixtureRequest) -> Family:
     given = request.getfixturevalue
     if request.param == "qwen2.5":
-        return Family(given("folder"), given("whole"), (), 480, 0)
-    return Family(given("folder3"), given("whole3"), (tiny_omni3.GROUPS,), 1920, 555)
+        return Family(given("folder"), given("whole"), (), 480, 0, 600)
+    return Family(given("folder3"), given("whole3"), (tiny_omni3.GROUPS,), 1920, 555, 250)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ async def test_eight_at_once_are_each_what_the_whole_model_answers(
 
 async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: AsyncClient, family: Family) -> None:
     """In stored order: the first sound stands before the last text. Made in parts it is what it is whole, nearly."""
-    limits = {"max_tokens": 600, "max_codes": 80}
+    limits = {"max_tokens": family.long, "max_codes": 80}
     answer = await ask(client, "omni", "a", **limits)
     found = await nodes(stack, answer.request)
     seqs: dict[str, list[int]] = {}
