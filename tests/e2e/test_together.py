@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.apps import APPS, chain
-from tests.faults.client import ask
+from tests.faults.client import ask, request_id
 from tests.faults.lives import supervised
-from tests.faults.stored import queues_empty
+from tests.faults.stored import begun, queues_empty
 from tests.stack import Child, Stack
 from tests.waiting import eventually
 
@@ -53,8 +53,8 @@ async def test_each_process_serves_each_component(stack: Stack) -> None:
 async def test_one_that_is_killed_leaves_all_its_items_to_the_other(stack: Stack) -> None:
     async with supervised(stack):
         asking = asyncio.create_task(asked(stack, *(f"killed {n}" for n in range(6))))
-        for child in processes(stack):
-            await asyncio.sleep(0.5)
+        for stored, child in zip((1, 3), processes(stack), strict=True):
+            await begun(stack, request_id("chain", "killed 0"), stored)
             child.kill()
         await asking
         await queues_empty(stack, within=20.0)
@@ -64,7 +64,7 @@ async def test_one_that_is_ended_drains_each_component(stack: Stack) -> None:
     child = processes(stack)[0]
     await eventually(lambda: child.alive)
     asking = asyncio.create_task(asked(stack, *(f"ended {n}" for n in range(6))))
-    await asyncio.sleep(0.5)
+    await begun(stack, request_id("chain", "ended 0"), 1)
     child.kill(signal.SIGTERM)
     await asking
     assert await asyncio.to_thread(child.wait, 20) == 0
