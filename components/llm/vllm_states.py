@@ -25,6 +25,10 @@ from cornstalk.messages import Inline
 
 log = logging.getLogger(__name__)
 
+HELD: Final = 32
+"""Messages that wait at either end of the way, at most: one for each request of a step."""
+TAKEN_WITHIN: Final = 60.0
+"""Seconds."""
 HEARD_AS: Final = "cornstalk_heard_as"
 """Under which name, among the extra arguments of a request, its states go out; without one they do not."""
 Hear = Callable[[int, Any], None]
@@ -51,7 +55,7 @@ class States:
         # a file: those without may be written to by any user
         self.address = f"ipc://{tempfile.gettempdir()}/cornstalk-{secrets.token_hex(8)}"
         self._socket = zmq.asyncio.Context.instance().socket(zmq.PULL)
-        self._socket.set_hwm(0)
+        self._socket.set_hwm(HELD)
         self._socket.bind(self.address)
         self._hearing: dict[str, Hear] = {}
         self._reading = asyncio.create_task(self._read())
@@ -86,13 +90,15 @@ def _ended(reading: asyncio.Task[None]) -> None:
 
 
 class Sender:
-    """The beginning of the way, in a process of vLLM. Never waits: the worker takes what comes."""
+    """The beginning of the way, in a process of vLLM, whose steps wait for a worker that reads more slowly."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, within: float = TAKEN_WITHIN) -> None:
         import zmq
 
+        self._within = within
         self._socket = zmq.Context.instance().socket(zmq.PUSH)
-        self._socket.set_hwm(0)
+        self._socket.set_hwm(HELD)
+        self._socket.sndtimeo = int(within * 1000)
         self._socket.linger = 0
         self._socket.connect(address)
 
@@ -100,8 +106,14 @@ class Sender:
         self._socket.close()
 
     def send(self, heard_as: str, start: int, states: Any) -> None:
+        """Blocks. Raises TimeoutError, with which vLLM ends and its worker starts anew."""
+        import zmq
+
         tensor = inline(states)
-        self._socket.send(msgspec.msgpack.encode(Told(heard_as, start, tensor.dtype, tensor.shape, tensor.data)))
+        try:
+            self._socket.send(msgspec.msgpack.encode(Told(heard_as, start, tensor.dtype, tensor.shape, tensor.data)))
+        except zmq.Again as error:
+            raise TimeoutError(f"the worker has read no hidden states for {self._within:g} s") from error
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
+
 pytestmark = pytest.mark.filterwarnings("ignore:::torch", "ignore:::vllm", "ignore:::transformers")  # at their import
 
 BLOCK = 4
@@ -97,6 +99,31 @@ async def test_states_reach_those_who_hear_and_nobody_else(dtype: str) -> None:
     for (_, given), expected in zip(found, sent, strict=True):
         assert given.dtype == expected.dtype
         assert torch.equal(given, expected)
+
+
+async def test_a_sender_waits_for_a_worker_that_does_not_read_and_loses_nothing() -> None:
+    import torch
+
+    from components.llm.vllm_states import HELD, Sender, States
+
+    large = torch.zeros(2, 1, 1 << 18)  # 2 MiB: more than a socket takes
+    states, sent, heard = States(), list[int](), list[int]()
+    sender = Sender(states.address, within=0.1)
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            sender.send("a", len(sent), large)
+            sent.append(len(sent))
+
+    with states.hearing("a", lambda start, given: heard.append(start)):
+        with pytest.raises(TimeoutError, match="has read no hidden states"):
+            send(3 * HELD)  # this loop, which would read, never runs meanwhile
+        assert len(sent) >= HELD
+        await eventually(lambda: heard == sent)
+        send(1)
+        await eventually(lambda: heard == sent)
+    sender.close()
+    await states.close()
 
 
 def test_a_reply_tells_of_a_token_when_another_has_followed() -> None:
