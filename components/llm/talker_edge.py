@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from components.llm.prompt import Prompt
 from components.qwen_omni import OmniFolder, speaker_of
-from cornstalk.errors import EngineError
+from cornstalk.errors import EngineError, SetupError
 
 
 class Embeddings(Protocol):
@@ -32,6 +32,10 @@ class TalkerEdge(ABC):
 
     @abstractmethod
     def __init__(self, folder: OmniFolder, model: Embeddings) -> None: ...
+
+    def check(self, tokens: Sequence[int]) -> None:
+        """Raises SetupError for a prompt, as the model's template writes it, of which `begin` could make nothing."""
+        return
 
     @abstractmethod
     def voice(self, speaker: str) -> Any:
@@ -91,12 +95,21 @@ class Qwen3Edge(TalkerEdge):
         return 0, config.talker_config.accept_hidden_layer
 
     def __init__(self, folder: OmniFolder, model: Embeddings) -> None:
+        self._folder = folder.path
         self._config = config = folder.config
         spoken = config.enable_audio_output
         self._voices: dict[str, int] = (spoken and config.talker_config.speaker_id) or {}
         self._marks = model.embeddings(
             (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
         ).cpu()
+
+    def check(self, tokens: Sequence[int]) -> None:
+        starts, users = self._turns(tokens)
+        if self._voices and not (users and len(tokens) >= starts[-1] + OPENING):
+            raise SetupError(
+                f"{self._folder}: its chat template does not write turns of users and the opening of an answer as "
+                "<|im_start|>, a role and a new line, by which its talker knows them"
+            )
 
     def voice(self, speaker: str) -> Any:
         """Whatever its case."""
@@ -123,11 +136,17 @@ class Qwen3Edge(TalkerEdge):
 
     def _read(self, tokens: Sequence[int]) -> tuple[list[int], int]:
         """The places that the talker reads, one after the other, and where the opening of the answer ends."""
-        config = self._config
-        starts = [at for at, token in enumerate(tokens) if token == config.im_start_token_id]
-        users = [range(start, end) for start, end in pairwise(starts) if tokens[start + 1] == config.user_token_id]
+        starts, users = self._turns(tokens)
         opened = starts[-1] + OPENING
         return [*(at for turn in users for at in turn), *range(starts[-1], opened)], opened
+
+    def _turns(self, tokens: Sequence[int]) -> tuple[list[int], list[range]]:
+        """Where turns begin, and those of users."""
+        config = self._config
+        starts = [at for at, token in enumerate(tokens) if token == config.im_start_token_id]
+        return starts, [
+            range(start, end) for start, end in pairwise(starts) if tokens[start + 1] == config.user_token_id
+        ]
 
 
 EDGES: Final[dict[str, type[TalkerEdge]]] = {"qwen2_5_omni": Qwen25Edge, "qwen3_omni_moe": Qwen3Edge}

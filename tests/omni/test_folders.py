@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from components.engine import Engine
 from components.registry import engine_for
@@ -110,6 +111,15 @@ async def test_a_thinker_that_has_no_talker(folder3: Path, tmp_path: Path) -> No
     await thinker.run(silent)
     assert silent.text
     await thinker.stop()
+
+
+async def test_a_template_in_which_a_talker_would_find_no_turns(folder3: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder3, tmp_path / "copy")
+    tokenizer = AutoTokenizer.from_pretrained(copy)
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    tokenizer.save_pretrained(copy)
+    with pytest.raises(SetupError, match=r"chat template .* turns of users .* <\|im_start\|>"):
+        await engine(Thinker, copy).start()
 
 
 @families
