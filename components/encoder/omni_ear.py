@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -13,11 +11,11 @@ from components import models
 from components.engine import Call
 from components.fingerprint import fingerprint
 from components.halves import device_of, dtype_of
+from components.loaded import Batched
 from components.media.audio import decode_audio
 from components.qwen_omni import OmniFolder
 from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
 from cornstalk.tasks.omni import OmniEar
 
 _SHORTEST: Final = 4
@@ -26,62 +24,41 @@ _PADDING: Final = {"qwen2_5_omni": "max_length", "qwen3_omni_moe": "longest"}
 """How the processor of each family fills a sound up before it looks at its frequencies: the last frame tells."""
 
 
-class OmniEarEngine:
+class OmniEarEngine(Batched[OmniEar, WindowedBatch[Any, Any]]):
     """rows: [n, size] of `dtype`, 25 a second, of Qwen3-Omni 13. Files are decoded side by side; sounds of one length
     share a step.
     """
 
     slots = 8
+    threads = 2
     identity = ""
+    _tower: Any
+    _extractor: Any
+    _padding: str
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, OmniEar)
-        self._task = task
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="ear")
-        self._tower: Any = None
-        self._extractor: Any = None
-        self._padding = ""
-        self._steps: WindowedBatch[Any, Any] | None = None
-
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
+    def load(self) -> None:
         import av  # noqa: F401  what decode_audio() needs is imported before the first item
         import soundfile  # noqa: F401
         import torch
         from transformers import WhisperFeatureExtractor
 
         torch.set_num_threads(1)
-        folder = OmniFolder(models.language_model(self._task.model))
+        folder = OmniFolder(models.language_model(self.task.model))
         self.identity = fingerprint([folder.path])
         try:
             self._extractor = WhisperFeatureExtractor.from_pretrained(folder.path, local_files_only=True)
         except (OSError, ValueError, TypeError) as error:
             raise SetupError(f"{folder.path} does not say how audio is prepared: {error}") from error
         self._padding = _PADDING[folder.family]
-        config, device = folder.config.thinker_config.audio_config, device_of(self._task.device)
-        kind, dtype = _tower_of(folder.family), dtype_of(self._task.dtype, device)
+        config, device = folder.config.thinker_config.audio_config, device_of(self.task.device)
+        kind, dtype = _tower_of(folder.family), dtype_of(self.task.dtype, device)
         self._tower = folder.part("thinker.audio_tower.", kind, config, dtype).to(device)
-        self._steps = WindowedBatch("ear", self._rows, self.slots)
-
-    async def stop(self) -> None:
-        if self._steps is not None:
-            await self._steps.close()
-        self._threads.shutdown()
-
-    def stats(self) -> dict[str, float]:
-        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
+        self.batch = WindowedBatch("ear", self._rows, self.slots)
 
     async def run(self, call: Call) -> dict[str, Any]:
-        assert self._steps is not None
-        loop = asyncio.get_running_loop()
-        features = await loop.run_in_executor(self._threads, self._features, call.inputs["audio"])
+        features = await self.off_loop(self._features, call.inputs["audio"])
         call.check()
-        await call.tensor("rows", await self._steps.do(features, features.shape, call.check))
+        await call.tensor("rows", await self.batch.do(features, features.shape, call.check))
         return {}
 
     def _features(self, audio: bytes) -> np.ndarray[Any, Any]:

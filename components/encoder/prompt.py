@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from components import models
@@ -13,8 +10,8 @@ from components.diffusers_folder import DiffusersFolder
 from components.engine import Call
 from components.fingerprint import fingerprint
 from components.halves import config_of, device_of, dtype_of, words
-from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
+from components.loaded import Loaded
+from cornstalk.errors import EngineError
 from cornstalk.tasks.painting import PromptEncoder
 
 ROWS: Final = 512
@@ -24,56 +21,35 @@ Encode = Callable[[str], Any]
 """A prompt -> tensor [rows, size] on the CPU. Raises EngineError prompt_too_long."""
 
 
-class PromptEngine:
+class PromptEngine(Loaded[PromptEncoder]):
     """One prompt at a time, so that its embeddings are bit for bit those of diffusers, whatever else is asked: of the
     work on an image this is the smallest part. Holds no state of any request.
     """
 
     slots = 8
     identity = ""
+    _encode: Encode
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, PromptEncoder)
-        self._task = task
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompts")
-        self._encode: Encode
-        self._longest = 0.0
-
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
+    def load(self) -> None:
         import torch
 
         torch.set_num_threads(1)
-        folder = DiffusersFolder(models.diffusion_model(self._task.model))
+        folder = DiffusersFolder(models.diffusion_model(self.task.model))
         self.identity = fingerprint([folder.path / "text_encoder", folder.path / "tokenizer"])
-        device = device_of(self._task.device)
-        self._encode = _ENCODERS[folder.family](folder, dtype_of(self._task.dtype, device), device)
-
-    async def stop(self) -> None:
-        self._thread.shutdown()
-
-    def stats(self) -> dict[str, float]:
-        return {"batch": 1.0, "longest_step_s": self._longest}
+        device = device_of(self.task.device)
+        self._encode = _ENCODERS[folder.family](folder, dtype_of(self.task.dtype, device), device)
 
     async def run(self, call: Call) -> dict[str, Any]:
-        embeddings = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, call)
+        embeddings = await self.off_loop(self._embeddings, call)
         await call.tensor("embeddings", embeddings)
         return {}
 
-    def _step(self, call: Call) -> Any:
+    def _embeddings(self, call: Call) -> Any:
         import torch
 
         call.check()
-        began = time.perf_counter()
-        with torch.inference_mode():
-            embeddings = self._encode(call.inputs["prompt"]).contiguous().cpu()
-        self._longest = max(self._longest, time.perf_counter() - began)
-        return embeddings
+        with self.step(), torch.inference_mode():
+            return self._encode(call.inputs["prompt"]).contiguous().cpu()
 
 
 def _clip(folder: DiffusersFolder, dtype: Any, device: str) -> Encode:

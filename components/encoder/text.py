@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ from components import models
 from components.engine import Call
 from components.fingerprint import fingerprint
 from components.halves import device_of, dtype_of
+from components.loaded import Batched
 from components.windowed import WindowedBatch
 from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
 from cornstalk.tasks.embedding import TextEncoder
 
 POOLINGS: Final = {
@@ -57,38 +56,26 @@ class Recipe:
         self.longest: int | None = limits.get("max_seq_length")
 
 
-class TextEncoderEngine:
+class TextEncoderEngine(Batched[TextEncoder, WindowedBatch[list[int], Any]]):
     """vector: the model's size, float32. Texts of equally many tokens share a step, so none is padded."""
 
     slots = 16
     identity = ""
+    _model: Any
+    _tokenizer: Any
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, TextEncoder)
-        self._task = task
-        self._model: Any = None
-        self._tokenizer: Any = None
-        self._steps: WindowedBatch[list[int], Any] | None = None
-
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-        self._steps = WindowedBatch("text encoder", self._vectors, self.slots)
-
-    def _load(self) -> None:
+    def load(self) -> None:
         from safetensors import SafetensorError
         from transformers import AutoModel, AutoTokenizer
 
-        folder = models.embedding_model(self._task.model)
+        folder = models.embedding_model(self.task.model)
         self._recipe = Recipe(folder)
-        self._device = device_of(self._task.device)
+        self._device = device_of(self.task.device)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(self._recipe.weights, local_files_only=True)
             model, told = AutoModel.from_pretrained(
                 self._recipe.weights,
-                dtype=dtype_of(self._task.dtype, self._device),
+                dtype=dtype_of(self.task.dtype, self._device),
                 use_safetensors=True,
                 local_files_only=True,
                 output_loading_info=True,
@@ -101,22 +88,15 @@ class TextEncoderEngine:
             raise SetupError(f"{folder} holds no tokenizer: its vocabulary is missing")
         self._model = model.eval().to(self._device)
         places = getattr(self._model.config, "max_position_embeddings", None)
-        self._longest = min((n for n in (self._recipe.longest, places) if n), default=8192)
+        self._context = min((n for n in (self._recipe.longest, places) if n), default=8192)
         self.identity = fingerprint([folder])
-
-    async def stop(self) -> None:
-        if self._steps is not None:
-            await self._steps.close()
-
-    def stats(self) -> dict[str, float]:
-        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
+        self.batch = WindowedBatch("text encoder", self._vectors, self.slots)
 
     async def run(self, call: Call) -> dict[str, Any]:
-        assert self._steps is not None
-        tokens = await asyncio.to_thread(self._tokens, call.inputs["text"], call.inputs["prompt"])
+        tokens = await self.off_loop(self._tokens, call.inputs["text"], call.inputs["prompt"])
         call.check()
         call.tokens_in = len(tokens)
-        vector = await self._steps.do(tokens, len(tokens), call.check)
+        vector = await self.batch.do(tokens, len(tokens), call.check)
         return {"vector": vector, "tokens": len(tokens)}
 
     def _tokens(self, text: str, prompt: str) -> list[int]:
@@ -129,13 +109,13 @@ class TextEncoderEngine:
             )
         if name and not recipe.whole_prompt:
             raise EngineError(
-                f"{self._task.model} leaves its prompts out of its vectors, which is not built", "bad_input"
+                f"{self.task.model} leaves its prompts out of its vectors, which is not built", "bad_input"
             )
         tokens: list[int] = self._tokenizer(recipe.prompts.get(name, "") + text)["input_ids"]
         if not tokens:
             raise EngineError("a text without a token has no vector", "bad_input")
-        if len(tokens) > self._longest:
-            raise EngineError(f"the text has {len(tokens)} tokens; this model takes {self._longest}", "too_long")
+        if len(tokens) > self._context:
+            raise EngineError(f"the text has {len(tokens)} tokens; this model takes {self._context}", "too_long")
         return tokens
 
     def _vectors(self, texts: Sequence[list[int]]) -> list[list[float]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,11 +11,11 @@ from components.encoder.families import towers_of
 from components.encoder.tower import Picture, Tower
 from components.engine import Call
 from components.fingerprint import fingerprint
+from components.loaded import Batched
 from components.media.images import decode_image, picture_of
 from components.media.video import choose_frames
 from components.windowed import WindowedBatch
-from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
+from cornstalk.errors import EngineError
 from cornstalk.tasks.seeing import ImageEncoder
 from cornstalk.values import out_of_range
 
@@ -31,52 +29,34 @@ ROOM: Final = 16_384
 """Patches in one step; a picture that has more goes alone."""
 
 
-class VisionEncoder:
+class VisionEncoder(Batched[ImageEncoder, WindowedBatch[Picture, Any]]):
     """Pictures of equal shape that wait at the same time go through the tower together, and so do videos.
 
     What cannot be read fails alone, before any step.
     """
 
     slots = 8
+    threads = THREADS
     window = WINDOW
     identity = ""
+    _towers: dict[str, Tower]
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, ImageEncoder)
-        self._task = task
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pictures")
-        self._towers: dict[str, Tower] = {}
-        self._steps: WindowedBatch[Picture, Any] | None = None
-
-    async def start(self) -> None:
-        try:
-            self._towers = await asyncio.to_thread(towers_of, self._task)
-            folders = [models.multimodal_model(name) for name in self._towers]
-            self.identity = await asyncio.to_thread(fingerprint, folders)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-        self._steps = WindowedBatch("encoder", self._encode, MOST, self.window)
-
-    async def stop(self) -> None:
-        if self._steps is not None:
-            await self._steps.close()
-        self._threads.shutdown()
-
-    def stats(self) -> dict[str, float]:
-        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
+    def load(self) -> None:
+        self._towers = towers_of(self.task)
+        self.identity = fingerprint([models.multimodal_model(name) for name in self._towers])
+        self.batch = WindowedBatch("encoder", self._encode, MOST, self.window)
 
     async def run(self, call: Call) -> dict[str, Any]:
-        assert self._steps is not None
-        with self._steps.coming():
-            picture = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepared, call.inputs)
+        with self.batch.coming():
+            picture = await self.off_loop(self._prepared, call.inputs)
         call.check()
         most = max(1, ROOM // picture.patches)
-        await call.tensor("embeddings", await self._steps.do(picture, picture.bucket, call.check, most))
+        await call.tensor("embeddings", await self.batch.do(picture, picture.bucket, call.check, most))
         return {"times": list(picture.times)}
 
     def _prepared(self, inputs: Mapping[str, Any]) -> Picture:
         """Raises EngineError: bad_input, bad_image, bad_page, bad_video, too_long, too_large."""
-        name = inputs["adapter"] or self._task.model
+        name = inputs["adapter"] or self.task.model
         if name not in self._towers:
             raise EngineError(f"no adapter {name!r}; there are {', '.join(self._towers)}", "bad_input")
         if (inputs["image"] is None) == (inputs["video"] is None):

@@ -5,9 +5,6 @@ CTranslate2 loads the decoder's weights too (75 MB for both halves of tiny.en, 8
 
 from __future__ import annotations
 
-import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +12,8 @@ import numpy as np
 from components import models
 from components.engine import Call
 from components.fingerprint import fingerprint
+from components.loaded import Loaded
 from components.media.audio import decode_audio
-from cornstalk.errors import SetupError
-from cornstalk.task import UnitTask
 from cornstalk.tasks.hearing import AudioEncoder
 
 RATE: Final = 16_000
@@ -26,49 +22,28 @@ MAX_SECONDS: Final = 30
 _FRAMES: Final = 3000  # of 10 ms: Whisper's window
 
 
-class WhisperEncoder:
+class WhisperEncoder(Loaded[AudioEncoder]):
     """states: float32 [1, 1500, 384]. Files are decoded side by side; the model takes one at a time."""
 
-    slots = 2
+    slots = threads = 2
     identity = ""
+    _model: Any
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, AudioEncoder)
-        self._task = task
-        self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="whisper")
-        self._model: Any = None
-        self._longest = 0.0
-
-    async def start(self) -> None:
-        try:
-            await self._off_loop(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
+    def load(self) -> None:
         import av  # noqa: F401  what decode_audio() needs is imported before the first item
         import soundfile  # noqa: F401
         from faster_whisper import WhisperModel
 
-        folder = models.whisper(self._task.model)
+        folder = models.whisper(self.task.model)
         self.identity = fingerprint([folder])
         self._model = WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=1, local_files_only=True)
 
-    async def stop(self) -> None:
-        self._threads.shutdown()
-
-    def stats(self) -> dict[str, float]:
-        return {"batch": 1.0, "longest_step_s": self._longest}
-
     async def run(self, call: Call) -> dict[str, Any]:
-        features = await self._off_loop(self._features, call.inputs["audio"])
+        features = await self.off_loop(self._features, call.inputs["audio"])
         call.check()
-        states = await self._off_loop(self._encode, features)
+        states = await self.off_loop(self._encode, features)
         await call.tensor("states", states)
         return {}
-
-    async def _off_loop(self, work: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     def _features(self, audio: bytes) -> np.ndarray[Any, Any]:
         """Log-mel spectrogram, float32 [80, 3000]; silence is what follows the audio."""
@@ -76,7 +51,5 @@ class WhisperEncoder:
         return np.pad(mel, ((0, 0), (0, _FRAMES - mel.shape[1])))
 
     def _encode(self, features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        began = time.perf_counter()
-        states = np.asarray(self._model.encode(features))
-        self._longest = max(self._longest, time.perf_counter() - began)
-        return states
+        with self.step():
+            return np.asarray(self._model.encode(features))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, ClassVar, Final
 
@@ -17,65 +16,46 @@ from components.diffusers_folder import FAMILIES, DiffusersFolder
 from components.engine import Call
 from components.generator.diffusion import MOST, Ask, Diffusion, Drawing, Drawings
 from components.halves import device_of, dtype_of
+from components.loaded import Batched
 from components.tensors import torch_of
-from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
+from cornstalk.errors import EngineError
 
 PREVIEW: Final = 256
 """Pixels, of the longer side."""
 _QUALITY: Final = 80
 
 
-class DiffusionEngine(ABC):
+class DiffusionEngine(Batched[Any, Drawings]):
     """An attempt that dies takes the steps that it made with it: the next one makes them again from the same noise, and
     says only what is not stored. What has one size is denoised together, and decoded one by one.
     """
 
     slots = MOST
+    threads = 2
     families: ClassVar[Mapping[str, type[Diffusion]]]
     options: ClassVar[type[BaseModel]]
     """Inputs that are no tensors, with their ranges."""
-
-    def __init__(self, task: UnitTask) -> None:
-        self._task: Any = task
-        self._model: Diffusion
-        self._drawings: Drawings | None = None
-        self._files = ThreadPoolExecutor(2, thread_name_prefix="files")
+    _model: Diffusion
 
     @abstractmethod
     async def run(self, call: Call) -> dict[str, Any]:
         """As Engine.run."""
 
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
+    def load(self) -> None:
         import torch
 
         torch.set_num_threads(1)
         known = {pipeline: FAMILIES[pipeline] for pipeline in self.families}
-        folder = DiffusersFolder(models.diffusion_model(self._task.model), known)
-        device = device_of(self._task.device)
-        self._model = self.families[folder.family](folder, dtype_of(self._task.dtype, device), device)
-        self._drawings = Drawings(self._model)
-
-    async def stop(self) -> None:
-        if self._drawings is not None:
-            await self._drawings.close()
-        self._files.shutdown()
-
-    def stats(self) -> dict[str, float]:
-        return self._drawings.stats() if self._drawings is not None else {"batch": 0.0, "longest_step_s": 0.0}
+        folder = DiffusersFolder(models.diffusion_model(self.task.model), known)
+        device = device_of(self.task.device)
+        self._model = self.families[folder.family](folder, dtype_of(self.task.dtype, device), device)
+        self.batch = Drawings(self._model)
 
     async def pictures(self, call: Call) -> AsyncGenerator[Any, None]:
         """What is made of the item, in the parts in which it is decoded; emits the progress on the way."""
-        assert self._drawings is not None
         drawing = await asyncio.to_thread(self._begin, call)
         told = sum(len(piece) for piece in call.prior.get("progress", ()))
-        async with aclosing(self._drawings.results(drawing)) as steps:
+        async with aclosing(self.batch.results(drawing)) as steps:
             async for made in steps:
                 last = made.step == drawing.of
                 if made.step > told:
@@ -85,9 +65,6 @@ class DiffusionEngine(ABC):
                     told = made.step
                 if last:
                     yield made.picture
-
-    async def off_loop(self, work: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._files, work, *arguments)
 
     def _begin(self, call: Call) -> Drawing:
         """Raises EngineError bad_input, bad_states."""

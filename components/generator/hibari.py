@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 
@@ -13,46 +10,28 @@ from components import models
 from components.engine import Call
 from components.generator.pcm import WIDTH, pcm_of, unsaid
 from components.generator.sentences import Sentences
+from components.loaded import Loaded
 from cornstalk.errors import LineageDiverged, SetupError
-from cornstalk.task import UnitTask
 from cornstalk.tasks.speech import TextToSpeech
 
 
-class HibariEngine:
+class HibariEngine(Loaded[TextToSpeech]):
     """audio: int16 little-endian mono, 24 kHz. It follows from text and seed alone, not from the pieces of the text.
 
     An item that runs again makes the stored audio again (100 times faster than it lasts), and goes on after it.
     """
 
     slots = 4
+    _tts: Any
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, TextToSpeech)
-        self._task = task
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="speech")
-        self._tts: Any = None
-        self._longest = 0.0
-
-    async def start(self) -> None:
-        if self._task.model != "hibari":
-            raise SetupError(f"no speech model {self._task.model!r}: this release knows hibari")
-        try:
-            await self._off_loop(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
-        models.hibari(self._task.voice)
+    def load(self) -> None:
+        if self.task.model != "hibari":
+            raise SetupError(f"no speech model {self.task.model!r}: this release knows hibari")
+        models.hibari(self.task.voice)
         from hibari import Hibari
 
-        self._tts = Hibari(voice=self._task.voice, threads=1)
+        self._tts = Hibari(voice=self.task.voice, threads=1)
         self._speech("Ready.", [0])  # loads the pronunciation tables
-
-    async def stop(self) -> None:
-        self._thread.shutdown()
-
-    def stats(self) -> dict[str, float]:
-        return {"batch": 1.0, "longest_step_s": self._longest}
 
     async def run(self, call: Call) -> dict[str, Any]:
         stored = b"".join(p for p in call.prior.get("audio", ()) if isinstance(p, bytes))
@@ -60,7 +39,7 @@ class HibariEngine:
         async with aclosing(_sentences(call.inputs["text"])) as sentences:
             async for sentence in sentences:
                 call.check()
-                pcm = await self._off_loop(self._speech, sentence, [call.seed % 2**64, index])
+                pcm = await self.off_loop(self._speech, sentence, [call.seed % 2**64, index])
                 for piece in unsaid(pcm, stored[made : made + len(pcm)]):
                     await call.emit("audio", piece)
                 made, index = made + len(pcm), index + 1
@@ -68,14 +47,10 @@ class HibariEngine:
             raise LineageDiverged(f"{told} bytes of audio were stored, but the text makes {made}")
         return {"samples": made // WIDTH}
 
-    async def _off_loop(self, work: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
     def _speech(self, sentence: str, seed: list[int]) -> bytes:
         """Each sentence draws its own noise, so it sounds the same wherever the text was cut."""
-        began = time.perf_counter()
-        audio = self._tts(sentence, seed=seed)
-        self._longest = max(self._longest, time.perf_counter() - began)
+        with self.step():
+            audio = self._tts(sentence, seed=seed)
         return pcm_of(audio)
 
 

@@ -16,10 +16,10 @@ from components.generator.talker_batch import CodeBatch
 from components.generator.talker_frames import FrameBatch
 from components.halves import device_of, dtype_of
 from components.llm.model import STEP_ROWS
+from components.loaded import Batched
 from components.qwen_omni import OmniFolder
 from components.tensors import torch_of
-from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
+from cornstalk.errors import EngineError
 from cornstalk.tasks.omni import Talker
 
 _FAMILIES: Final[dict[str, Callable[[OmniFolder, Any, str], Talking[Any]]]] = {
@@ -28,7 +28,7 @@ _FAMILIES: Final[dict[str, Callable[[OmniFolder, Any, str], Talking[Any]]]] = {
 }
 
 
-class TalkerEngine:
+class TalkerEngine(Batched[Talker, Talking[Any]]):
     """codes: int16 [n] each, [n, codebooks] where there are several. They follow from the rows and the seed alone, not
     from how the rows were cut.
 
@@ -37,35 +37,16 @@ class TalkerEngine:
 
     slots = STEP_ROWS
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, Talker)
-        self._task = task
-        self._batch: Talking[Any] | None = None
-
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
+    def load(self) -> None:
         import torch
 
         torch.set_num_threads(1)
-        folder = OmniFolder(models.language_model(self._task.model))
-        device = device_of(self._task.device)
-        self._batch = _FAMILIES[folder.family](folder, dtype_of(self._task.dtype, device), device)
-
-    async def stop(self) -> None:
-        if self._batch is not None:
-            await self._batch.close()
-
-    def stats(self) -> dict[str, float]:
-        return self._batch.stats() if self._batch is not None else {"batch": 0.0, "longest_step_s": 0.0}
+        folder = OmniFolder(models.language_model(self.task.model))
+        device = device_of(self.task.device)
+        self.batch = _FAMILIES[folder.family](folder, dtype_of(self.task.dtype, device), device)
 
     async def run(self, call: Call) -> dict[str, Any]:
-        batch = self._batch
-        assert batch is not None
+        batch = self.batch
         if call.inputs["max_codes"] < 1:
             raise EngineError(f"max_codes is {call.inputs['max_codes']}; it must be at least 1", "bad_input")
         told = sum(tensor.shape[0] for piece in call.prior.get("codes", ()) for tensor in list(piece))

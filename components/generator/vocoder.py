@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -15,10 +14,10 @@ from components.generator.pcm import WIDTH, pcm_of, unsaid
 from components.generator.sound import Part, SoundModel
 from components.generator.token2wav import Token2Wav
 from components.halves import device_of
+from components.loaded import Batched
 from components.qwen_omni import OmniFolder
 from components.windowed import WindowedBatch
-from cornstalk.errors import EngineError, LineageDiverged, SetupError
-from cornstalk.task import UnitTask
+from cornstalk.errors import EngineError, LineageDiverged
 from cornstalk.tasks.omni import Vocoder
 
 _FAMILIES: Final[dict[str, Callable[[OmniFolder, str], SoundModel]]] = {
@@ -27,7 +26,7 @@ _FAMILIES: Final[dict[str, Callable[[OmniFolder, str], SoundModel]]] = {
 }
 
 
-class VocoderEngine:
+class VocoderEngine(Batched[Vocoder, WindowedBatch[Part, Any]]):
     """audio: int16 little-endian mono, 24 kHz. It follows from codes, speaker and seed.
 
     Parts of several requests are made in one step where their shapes allow; what is made together may differ from what
@@ -36,33 +35,15 @@ class VocoderEngine:
     """
 
     slots = 8
+    _model: SoundModel
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, Vocoder)
-        self._task = task
-        self._model: SoundModel
-        self._steps: WindowedBatch[Part, Any] | None = None
-
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
+    def load(self) -> None:
         import torch
 
         torch.set_num_threads(1)
-        folder = OmniFolder(models.language_model(self._task.model))
-        self._model = _FAMILIES[folder.family](folder, device_of(self._task.device))
-        self._steps = WindowedBatch("vocoder", self._sounds, self.slots)
-
-    async def stop(self) -> None:
-        if self._steps is not None:
-            await self._steps.close()
-
-    def stats(self) -> dict[str, float]:
-        return self._steps.stats() if self._steps is not None else {"batch": 0.0, "longest_step_s": 0.0}
+        folder = OmniFolder(models.language_model(self.task.model))
+        self._model = _FAMILIES[folder.family](folder, device_of(self.task.device))
+        self.batch = WindowedBatch("vocoder", self._sounds, self.slots)
 
     async def run(self, call: Call) -> dict[str, Any]:
         voice = self._model.voice(call.inputs["speaker"], call.seed)
@@ -110,9 +91,8 @@ class VocoderEngine:
             index, made = index + 1, made + window.samples
 
     async def _step(self, call: Call, part: Part) -> Any:
-        assert self._steps is not None
         shape = id(call) if part.window is None else self._model.shape(part)  # what is whole is made alone
-        return await self._steps.do(part, shape, call.check)
+        return await self.batch.do(part, shape, call.check)
 
     def _sounds(self, parts: Sequence[Part]) -> list[Any]:
         if parts[0].window is None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from components.engine import Call
 from components.llm.chat import Chat, Detokenizer
+from components.llm.prompt import Prompt
 from components.llm.text import Stops, Unsaid
 from cornstalk.errors import EngineError
 from cornstalk.tasks.llm import LLM, MAX_IMAGES, MAX_VIDEOS
@@ -59,6 +60,13 @@ def checked(inputs: Mapping[str, Any]) -> Ask:
     if len(ask.times) != len(ask.videos):
         raise EngineError(f"{len(ask.videos)} videos were given, and times of {len(ask.times)}", "bad_input")
     return ask
+
+
+def longest(ask: Ask, prompt: Prompt, context: int, model: str) -> int:
+    """How many tokens the answer may have, of a `context` for both. Raises EngineError prompt_too_long."""
+    if (room := context - len(prompt)) < 1:
+        raise EngineError(f"the prompt has {len(prompt)} tokens; {model} takes {context - 1}", "prompt_too_long")
+    return min(ask.max_tokens, room)
 
 
 def stored_tokens(call: Call) -> list[int]:

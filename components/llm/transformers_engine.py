@@ -9,7 +9,7 @@ from typing import Any, Final
 from components import models
 from components.engine import Call
 from components.halves import FAMILIES
-from components.llm.answer import Ask, checked, say, stored_tokens
+from components.llm.answer import Ask, checked, longest, say, stored_tokens
 from components.llm.batch import Batch, Generation
 from components.llm.chat import Chat
 from components.llm.content import content_of
@@ -18,15 +18,15 @@ from components.llm.model import Model
 from components.llm.pictures import READINGS, Reading, read
 from components.llm.prompt import Prompt
 from components.llm.sampling import sampler
-from cornstalk.errors import EngineError, SetupError
-from cornstalk.task import UnitTask
+from components.loaded import Batched
+from cornstalk.errors import EngineError
 from cornstalk.tasks.llm import LLM
 
 CONTEXT: Final = 4096
 """Tokens of prompt and answer together, unless the model knows fewer."""
 
 
-class TransformersEngine:
+class TransformersEngine(Batched[LLM, Batch]):
     """Generates by continuous batching in one thread. An answer depends on its own request and seed alone.
 
     An item that runs again is forced to the stored tokens, then goes on: prior and new text together are what one
@@ -34,51 +34,28 @@ class TransformersEngine:
     """
 
     slots = 4
+    _model: Model
+    _chat: Chat
+    _grammars: Grammars
+    _reading: Reading | None
 
-    def __init__(self, task: UnitTask) -> None:
-        assert isinstance(task, LLM)
-        self._task = task
-        self._model: Model
-        self._chat: Chat
-        self._grammars: Grammars
-        self._reading: Reading | None = None
-        self._batch: Batch | None = None
-
-    async def start(self) -> None:
-        try:
-            await asyncio.to_thread(self._load)
-        except ImportError as error:
-            raise SetupError(f"{self._task.model} needs {error.name}: pip install 'cornstalk[models]'") from error
-
-    def _load(self) -> None:
-        folder = models.language_model(self._task.model)
-        self._model = Model(folder, CONTEXT, self._task.dtype, self._task.device)
+    def load(self) -> None:
+        folder = models.language_model(self.task.model)
+        self._model = Model(folder, CONTEXT, self.task.dtype, self.task.device)
         self._reading = READINGS.get(self._model.config.model_type)
         self._chat = Chat(folder, sees=self._reading is not None)
         self._grammars = Grammars(self._chat, self._model.config.get_text_config().vocab_size)
-        self._batch = Batch(self._model)
-
-    async def stop(self) -> None:
-        if self._batch is not None:
-            await self._batch.close()
-
-    def stats(self) -> dict[str, float]:
-        return self._batch.stats() if self._batch is not None else {"batch": 0.0, "longest_step_s": 0.0}
+        self.batch = Batch(self._model)
 
     async def run(self, call: Call) -> dict[str, Any]:
         ask = checked(call.inputs)
         prompt = await asyncio.to_thread(self._prompt, ask)
         grammar = None if ask.json_schema is None else await asyncio.to_thread(self._grammars.of, ask.json_schema)
-        room = self._model.context - len(prompt)
-        if room < 1:
-            raise EngineError(
-                f"the prompt has {len(prompt)} tokens; {self._task.model} takes {self._model.context - 1}",
-                "prompt_too_long",
-            )
+        limit = longest(ask, prompt, self._model.context, self.task.model)
         call.tokens_in = len(prompt)
         generation = Generation(
             prompt,
-            min(ask.max_tokens, room),
+            limit,
             self._chat.end_ids,
             sampler(ask, prompt.tokens, call.seed),
             call.check,
@@ -86,8 +63,7 @@ class TransformersEngine:
             logprobs=ask.logprobs,
             grammar=grammar,
         )
-        assert self._batch is not None
-        async with aclosing(self._batch.results(generation)) as tokens:
+        async with aclosing(self.batch.results(generation)) as tokens:
             call.tokens_out = await say(call, self._chat, ask, tokens)
         if grammar is not None:
             grammar.check()
@@ -99,5 +75,5 @@ class TransformersEngine:
             return read(self._chat, ask, self._reading, self._model.config)
         if ask.images or ask.videos:
             known = ", ".join(FAMILIES[kind] for kind in READINGS)
-            raise EngineError(f"{self._task.model} takes no pictures; {known} do", "bad_input")
+            raise EngineError(f"{self.task.model} takes no pictures; {known} do", "bad_input")
         return Prompt(self._chat.turn(content_of(ask.prompt, [], []), ask.system, ask.tools)[0])

@@ -11,7 +11,7 @@ from components import models
 from components.engine import Call
 from components.halves import FAMILIES as MULTIMODAL
 from components.halves import config_of
-from components.llm.answer import Ask, checked, say
+from components.llm.answer import Ask, checked, longest, say
 from components.llm.chat import Chat
 from components.llm.content import content_of
 from components.llm.grammar import checked_schema
@@ -68,7 +68,7 @@ class VllmEngine:
         ask = checked(call.inputs)
         prompt = await asyncio.to_thread(self._prompt, ask)
         schema = None if ask.json_schema is None else await asyncio.to_thread(checked_schema, ask.json_schema)
-        limit = min(ask.max_tokens, self._server.room(prompt, self._task.model))
+        limit = longest(ask, prompt, self._server.context, self._task.model)
         call.tokens_in = len(prompt)
         drawn = self._server.tokens(call, ask, prompt, limit, self._chat.end_ids, schema=schema)
         async with aclosing(drawn) as tokens:

@@ -92,14 +92,6 @@ class Server:
     def stats(self) -> dict[str, float]:
         return self._steps.stats()
 
-    def room(self, prompt: Prompt, model: str) -> int:
-        """How many tokens an answer may have. Raises EngineError prompt_too_long."""
-        if (room := self.context - len(prompt)) < 1:
-            raise EngineError(
-                f"the prompt has {len(prompt)} tokens; {model} takes {self.context - 1}", "prompt_too_long"
-            )
-        return room
-
     async def tokens(
         self,
         call: Call,

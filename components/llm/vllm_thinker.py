@@ -11,7 +11,7 @@ from typing import Any, Final
 from components import models
 from components.engine import Call
 from components.halves import rows_of
-from components.llm.answer import checked, say
+from components.llm.answer import checked, longest, say
 from components.llm.chat import Chat
 from components.llm.omni_prompt import omni_prompt
 from components.llm.reply_rows import ReplyRows
@@ -102,7 +102,7 @@ class VllmThinker:
         voice = self._edge.voice(speaker) if speak else None
         sounds = [torch_of(rows) for rows in audio]
         prompt = await asyncio.to_thread(omni_prompt, self._chat, ask, sounds, self._config)
-        limit = min(ask.max_tokens, self._server.room(prompt, self._task.model))
+        limit = longest(ask, prompt, self._server.context, self._task.model)
         call.tokens_in = len(prompt)
         reply, name = Reply(prompt, limit), str(next(self._numbers)) if speak else None
         async with AsyncExitStack() as stack:

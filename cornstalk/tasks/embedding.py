@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, Field
 
 from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.tasks.computing import Device, Precision
 
 MAX_TEXTS: Final = 256
 """Of one request."""
@@ -22,8 +23,8 @@ class TextEncoder(UnitTask):
     kind: ClassVar[str] = "encoder"
     cached: ClassVar[bool] = True
     model: str
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Precision = "auto"
+    device: Device = "auto"
 
     class Out(BaseModel):
         vector: list[float]

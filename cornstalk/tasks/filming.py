@@ -8,11 +8,10 @@ from pydantic import BaseModel, Field
 
 from cornstalk.chance import rng
 from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.tasks.computing import Device, Precision
 from cornstalk.tasks.painting import (
     SEED_BITS,
-    Device,
     Guidance,
-    Precision,
     Progress,
     PromptEncoder,
     Seed,

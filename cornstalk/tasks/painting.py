@@ -6,16 +6,15 @@ machines that its workers run on. Each part loads its own weights only.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, Field
 
 from cornstalk.chance import rng
 from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.tasks.computing import Device, Precision
 from cornstalk.types import Image, Media, Stream, Tensor
 
-Precision = Literal["auto", "float32", "bfloat16"]
-Device = Literal["auto", "cpu", "cuda"]
 Side = Annotated[int, Field(ge=64, le=4096, multiple_of=16)]
 Steps = Annotated[int, Field(ge=1, le=500)]
 Guidance = Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from cornstalk.media import ImageUpload, VideoUpload
 from cornstalk.task import CompositeTask, UnitTask
+from cornstalk.tasks.computing import Device, Precision
 from cornstalk.tasks.llm import LLM, MAX_IMAGES, MAX_VIDEOS, Prompt, Sampling, missing
 from cornstalk.types import Stream, Tensor, Upload
 
@@ -30,8 +31,8 @@ class ImageEncoder(UnitTask):
     kind: ClassVar[str] = "encoder"
     cached: ClassVar[bool] = True
     model: str
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Precision = "auto"
+    device: Device = "auto"
     adapters: tuple[str, ...] = ()
 
     class Out(BaseModel):

@@ -44,7 +44,7 @@ async def full(client: httpx.AsyncClient, **body: Any) -> AsyncIterator[list[htt
 
 async def test_who_is_in_ends_right_and_who_comes_then_is_turned_away_at_once(stack: Stack) -> None:
     client, other = stack.clients
-    async with full(client, pieces=20, service_ms=1500) as begun:
+    async with full(client, pieces=20, service_ms=200) as begun:
         refused = await client.get("/apps")
         error = refused.json()["error"]
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

@@ -50,7 +50,7 @@ async def test_what_is_thought_on_vllm_is_said_as_the_whole_model_says_it(
     """Text token for token, sound bit for bit, eight at once. One of two thinkers dies in mid-stream."""
     (tmp_path / "spoken.py").write_text(APP.format(model=str(folder), arguments=ARGUMENTS))
     thinker = Thinker(model=str(folder), dtype="float32", engine="vllm", engine_args=ARGUMENTS)
-    parts = Omni(str(folder), "float32", thinker)
+    parts = Omni(str(folder), "float32", thinker=thinker)
     doomed = f"{thinker.component}@0"
     env = {"VLLM_CPU_KVCACHE_SPACE": "1"}
     said = [(text, None) for text in TEXTS] + [("the dog and", noise(*sound)) for sound in SOUNDS]
