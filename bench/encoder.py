@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench import looking
 from components.encoder.vision import VisionEncoder
 from cornstalk.tasks import ImageEncoder
 from tests.components.fake_call import FakeCall
 from tests.components.media_files import picture
-from tests.components.tiny_vl import WORDS, half, noise, tiny_vl
+from tests.components.tiny_vl import noise
 from tests.stack import Stack
 
 AT_ONCE: Final = 8
@@ -29,33 +30,6 @@ PICTURES: Final = 64
 """Of each kind in a round."""
 SIDE: Final = 112
 """Pixels; 64 patches and 16 rows each."""
-APP: Final = """
-from pydantic import BaseModel
-
-from cornstalk import App, CompositeTask
-from cornstalk.media import ImageUpload
-from cornstalk.tasks import ImageEncoder
-from cornstalk.tasks.null import Null
-
-
-class Ask(BaseModel):
-    image: ImageUpload
-
-
-class Reply(BaseModel):
-    digest: str
-
-
-class Look(CompositeTask):
-    eyes = ImageEncoder(model={model!r}, dtype="float32")
-    value = Null(name="read")
-
-    def invoke(self, q: Ask) -> Reply:
-        return Reply(digest=self.value(tensors=[self.eyes(image=q.image).embeddings]).digest)
-
-
-app = App("look", Look())
-"""
 
 _numbers = itertools.count()
 
@@ -70,11 +44,9 @@ class Pace(NamedTuple):
 async def run(rounds: int) -> dict[str, Any]:
     """One JSON object."""
     with tempfile.TemporaryDirectory(prefix="cornstalk-bench-") as folder:
-        model = half(await asyncio.to_thread(tiny_vl, Path(folder) / "vl", "qwen2_5_vl"), WORDS)
+        model = await looking.eyes(Path(folder))
         async with Stack(replicas=1, env={"HF_HUB_OFFLINE": "1"}) as stack:
-            file = Path(folder) / "look.py"
-            file.write_text(APP.format(model=model))
-            await stack.deploy(file)
+            await looking.deploy(stack, Path(folder), model, "look")
             served = [await _pace(lambda digest: _ask(stack, digest), stack) for _ in range(rounds + 1)][1:]
         engine = VisionEncoder(ImageEncoder(model=model, dtype="float32"))
         await engine.start()
@@ -90,9 +62,11 @@ async def _pace(ask: Callable[[Any], Any], stack: Stack | None = None) -> Pace:
 
 
 async def _timed(ask: Callable[[Any], Any], stack: Stack | None, at_once: int) -> float:
-    files: list[Any] = [_file() for _ in range(PICTURES)]
-    if stack is not None:
-        files = [await _upload(stack, file) for file in files]
+    files: list[Any]
+    if stack is None:
+        files = [_file() for _ in range(PICTURES)]
+    else:
+        files = [await looking.upload(stack, next(_numbers), SIDE) for _ in range(PICTURES)]
     gate = asyncio.Semaphore(at_once)
 
     async def one(file: Any) -> None:
@@ -106,12 +80,6 @@ async def _timed(ask: Callable[[Any], Any], stack: Stack | None, at_once: int) -
 
 def _file() -> bytes:
     return picture(noise(next(_numbers), SIDE, SIDE), "PNG")
-
-
-async def _upload(stack: Stack, file: bytes) -> str:
-    sent = await stack.clients[0].post("/uploads", content=file)
-    digest: str = sent.raise_for_status().json()["digest"]
-    return digest
 
 
 async def _ask(stack: Stack, digest: str) -> None:

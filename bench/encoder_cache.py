@@ -16,12 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench import looking
 from broker.reads import pages
 from broker.subjects import ALL_USAGE, USAGE
 from cornstalk.messages import decode
 from cornstalk.usage import RequestUsage
-from tests.components.media_files import picture
-from tests.components.tiny_vl import WORDS, half, noise, tiny_vl
 from tests.stack import Stack
 from tests.waiting import eventually
 
@@ -31,45 +30,15 @@ AT_ONCE: Final = 16
 SIDE: Final = 336
 """Pixels."""
 SEED: Final = 7
-
-APP: Final = """
-from pydantic import BaseModel
-
-from cornstalk import App, CompositeTask
-from cornstalk.media import ImageUpload
-from cornstalk.tasks import ImageEncoder
-from cornstalk.tasks.null import Null
-
-
-class Ask(BaseModel):
-    image: ImageUpload
-
-
-class Reply(BaseModel):
-    digest: str
-
-
-class Look(CompositeTask):
-    eyes = ImageEncoder(model={model!r}, dtype="float32")
-    value = Null(name="read")
-
-    def invoke(self, q: Ask) -> Reply:
-        return Reply(digest=self.value(tensors=[self.eyes(image=q.image).embeddings]).digest)
-
-
-app = App({name!r}, Look())
-"""
+APPS: Final = ("first", "second")
 
 
 async def run(rounds: int = 5) -> dict[str, Any]:
     """One JSON object. `rounds` is not used: what is counted is exact."""
     with tempfile.TemporaryDirectory(prefix="cornstalk-bench-") as folder:
-        model = half(await asyncio.to_thread(tiny_vl, Path(folder) / "vl", "qwen2_5_vl"), WORDS)
+        model = await looking.eyes(Path(folder))
         async with Stack(gateways=2, env={"HF_HUB_OFFLINE": "1"}) as stack:
-            for name in ("first", "second"):
-                file = Path(folder) / f"{name}.py"
-                file.write_text(APP.format(model=model, name=name))
-                await stack.deploy(file)
+            await looking.deploy(stack, Path(folder), model, *APPS)
             single = await _Run(stack, list(range(1000, 1000 + REQUESTS))).go()
             shown = np.random.default_rng(SEED).permutation(np.arange(REQUESTS) % POOL).tolist()
             pool = await _Run(stack, shown).go()
@@ -99,15 +68,12 @@ class _Run:
 
     async def _upload(self, number: int) -> None:
         async with self._gate:
-            file = await asyncio.to_thread(picture, noise(number, SIDE, SIDE), "PNG")
-            sent = await self._stack.clients[number % 2].post("/uploads", content=file)
-            sent.raise_for_status()
-            self._files[number] = sent.json()["digest"]
+            self._files[number] = await looking.upload(self._stack, number, SIDE)
 
     async def _ask(self, n: int, number: int) -> None:
         async with self._gate:
             began = time.monotonic()
-            app = ("first", "second")[n // 2 % 2]
+            app = APPS[n // 2 % 2]
             body = {"image": {"upload": self._files[number]}}
             answer = await self._stack.clients[n % 2].post(f"/apps/{app}", json=body)
             answer.raise_for_status()

@@ -18,6 +18,7 @@ from cornstalk.errors import EngineError
 from cornstalk.tasks import LLM, ImageEncoder
 from tests.components.fake_call import FakeCall
 from tests.components.media_files import encoded_sound, picture, tone, video
+from tests.components.patient import Patient
 from tests.components.tiny_lm import tiny_model
 from tests.components.tiny_vl import SIZE, noise, tiny_vl
 
@@ -27,12 +28,6 @@ pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_vl(tmp_path_factory.mktemp("vl"), "qwen3_vl")
-
-
-class Patient(VisionEncoder):
-    """Waits for all that are being prepared, however slow the machine is."""
-
-    window = 30.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -21,25 +21,12 @@ from cornstalk.messages import FACTS, Node, decode
 from cornstalk.tasks.omni import Omni
 from tests.faults.stored import chunks
 from tests.omni import tiny_omni3
+from tests.omni.exact import exact_app
 from tests.omni.test_thinker import noise, wav
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
-EXACT = """
-from cornstalk import App
-from cornstalk.tasks.omni import Omni, Reply, Said
-
-class Exact(Omni):
-    def invoke(self, said: Said) -> Reply:
-        heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
-        thought = self.thinker(prompt=said.text, audio=heard, max_tokens=said.max_tokens)
-        codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
-        return Reply(text=thought.text, speech=self.vocoder(codes=codes, whole=True).audio)
-
-app = App("exact", Exact({model!r}, "float32"))
-"""
-"""Shares its components with the example: only the sound is made at once."""
 TEXTS = ["hello", "the quick brown fox", "the dog and", "jump"]
 SOUNDS = [(0.7, 1), (2.5, 2), (2.5, 3), (1.0, 5)]
 LIMITS = {"max_tokens": 16, "max_codes": 30}
@@ -81,7 +68,7 @@ async def stack(family: Family, parts: Omni, tmp_path_factory: pytest.TempPathFa
     made, folder = tmp_path_factory.mktemp("apps"), str(family.folder)
     example = (examples() / "omni.py").read_text()
     (made / "omni.py").write_text(example.replace('"Qwen/Qwen2.5-Omni-7B"', f'{folder!r}, dtype="float32"'))
-    (made / "exact.py").write_text(EXACT.replace("{model!r}", repr(folder)))
+    (made / "exact.py").write_text(exact_app("exact", family.folder))
     dying = {f"{task.component}@0": "worker.chunk" for task in (parts.talker, parts.vocoder)}
     async with Stack(env={"CORNSTALK_ACK_WAIT": "2"}, crash=dying) as running:
         await running.deploy(made / "omni.py", workers=False)

@@ -18,6 +18,7 @@ from cornstalk.tasks.omni import Omni
 from cornstalk.tasks.seeing import ImageEncoder
 from tests.components.media_files import picture
 from tests.faults.stored import chunks
+from tests.omni.exact import exact_app
 from tests.omni.test_omni import SOUNDS, TEXTS, ask, nodes
 from tests.omni.test_thinker import noise
 from tests.omni.test_thinker3 import clip, filmed, pixels, shown
@@ -26,24 +27,6 @@ from tests.stack import Stack
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
-EXACT = """
-from cornstalk import App
-from cornstalk.tasks.omni import Omni, Reply, Said
-
-class Exact(Omni):
-    def invoke(self, said: Said) -> Reply:
-        heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
-        seen = [self.eyes(image=image).embeddings for image in said.images]
-        watched = [self.eyes(video=video) for video in said.videos]
-        videos, times = [one.embeddings for one in watched], [one.times for one in watched]
-        thought = self.thinker(
-            prompt=said.text, audio=heard, images=seen, videos=videos, times=times, max_tokens=said.max_tokens
-        )
-        codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
-        return Reply(text=thought.text, speech=self.vocoder(codes=codes, whole=True).audio)
-
-app = App("exact", Exact({model!r}, "float32"))
-"""
 LIMITS = {"max_tokens": 16, "max_codes": 20}
 
 
@@ -57,7 +40,7 @@ async def stack(folder3: Path, parts: Omni, tmp_path_factory: pytest.TempPathFac
     made = tmp_path_factory.mktemp("apps")
     example = (examples() / "omni.py").read_text()
     (made / "omni.py").write_text(example.replace('"Qwen/Qwen2.5-Omni-7B"', f'{str(folder3)!r}, dtype="float32"'))
-    (made / "exact.py").write_text(EXACT.replace("{model!r}", repr(str(folder3))))
+    (made / "exact.py").write_text(exact_app("exact", folder3))
     dying = {f"{task.component}@0": "worker.chunk" for task in (parts.thinker, parts.talker, parts.vocoder)}
     async with Stack(env={"CORNSTALK_ACK_WAIT": "2"}, crash=dying) as running:
         await running.deploy(made / "omni.py", workers=False)

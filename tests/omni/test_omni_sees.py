@@ -14,6 +14,7 @@ from components.generator.pcm import pcm_of
 from cornstalk.client import AsyncClient
 from cornstalk.tasks.omni import Omni
 from tests.components.media_files import picture
+from tests.omni.exact import exact_app
 from tests.omni.test_omni import nodes
 from tests.omni.test_thinker import noise, wav
 from tests.omni.test_thinker_sees import CLIP, PICTURES, film, shown
@@ -22,24 +23,6 @@ from tests.stack import Stack
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
-APP: Final = """
-from cornstalk import App
-from cornstalk.tasks.omni import Omni, Reply, Said
-
-class Exact(Omni):
-    def invoke(self, said: Said) -> Reply:
-        heard = [] if said.audio is None else [self.ear(audio=said.audio).rows]
-        seen = [self.eyes(image=image).embeddings for image in said.images]
-        watched = [self.eyes(video=video) for video in said.videos]
-        videos, times = [one.embeddings for one in watched], [one.times for one in watched]
-        thought = self.thinker(
-            prompt=said.text, audio=heard, images=seen, videos=videos, times=times, max_tokens=said.max_tokens
-        )
-        codes = self.talker(rows=thought.rows, max_codes=said.max_codes).codes
-        return Reply(text=thought.text, speech=self.vocoder(codes=codes, whole=True).audio)
-
-app = App("sees", Exact({model!r}, "float32"))
-"""
 LIMITS: Final = {"max_tokens": 12, "max_codes": 24}
 SOUND: Final = noise(1.3, 7)
 ASKS: Final[list[tuple[str, bool, list[int], int]]] = [
@@ -58,7 +41,7 @@ ASKS: Final[list[tuple[str, bool, list[int], int]]] = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     file = tmp_path_factory.mktemp("apps") / "sees.py"
-    file.write_text(APP.format(model=str(folder)))
+    file.write_text(exact_app("sees", folder))
     parts = Omni(str(folder), "float32")
     async with Stack(env={"CORNSTALK_ACK_WAIT": "2"}) as running:
         await running.deploy(file, workers=False)
