@@ -19,6 +19,7 @@ from cornstalk.messages import decode_value, encode
 from sidecar import messages
 from sidecar.client import SidecarClient
 from sidecar.errors import Full, Gone, SidecarDown, SidecarError, StaleEpoch
+from tests.shm import shared_files
 from tests.sidecar.actors import Actor, checksum, pattern
 from tests.sidecar.conftest import MIB, OWNER, Connect, Sidecar, stopped
 from tests.waiting import eventually
@@ -209,13 +210,13 @@ async def test_room_of_a_dead_producer_serves_who_waits_for_the_budget(
 async def test_a_killed_daemon_leaves_views_valid_and_old_refs_fail_typed(
     connect: Connect, sidecar: Sidecar, settled: Any
 ) -> None:
-    before = set(os.listdir("/dev/shm"))
     client = await connect(quota=4 * MIB)
     data = pattern(9, MIB)
     ref = await client.put_copy(OWNER, "out", 0, data, expires=soon(), wait=2.0)
     lease = await client.get(ref)
     torn = client.put(OWNER, "out", 1, 10, "uint8", expires=soon(), wait=2.0)
     block = await torn.__aenter__()
+    assert shared_files([sidecar.pid, os.getpid()]) == set(), "a daemon that is killed could leave them behind"
     sidecar.end(signal.SIGKILL)
 
     await eventually(lambda: not client.connected)
@@ -227,7 +228,6 @@ async def test_a_killed_daemon_leaves_views_valid_and_old_refs_fail_typed(
     with pytest.raises(SidecarDown):
         await client.put_copy(OWNER, "out", 0, data, expires=soon(), wait=2.0)
     assert np.array_equal(lease.array, data)
-    assert set(os.listdir("/dev/shm")) == before
 
     sidecar.start()
     await eventually(lambda: client.connected)

@@ -22,6 +22,7 @@ from broker.subjects import release_hint
 from cornstalk.messages import Ref, encode
 from sidecar.client import SidecarClient
 from sidecar.messages import Release, encode_releases
+from tests.shm import held, shared_files
 from tests.sidecar.actors import Actor, Refused, checksum, pattern
 from tests.sidecar.conftest import MIB, Connect, Sidecar, running
 from tests.waiting import eventually
@@ -120,7 +121,6 @@ async def test_random_kills_leak_nothing_and_every_read_is_right(
 ) -> None:
     seed = int(os.environ.get("CORNSTALK_SEED", secrets.randbelow(10**6)))
     print(f"seed {seed}")
-    before = set(os.listdir("/dev/shm"))
     client = await connect(quota=0)
     soak = Soak(sidecar, actor, seed)
     number = 0
@@ -135,7 +135,7 @@ async def test_random_kills_leak_nothing_and_every_read_is_right(
     await eventually(lambda: client.connected)
     await eventually(lambda: empty(broker, client, soak.requests), within=10.0)
     assert memory_of(sidecar.pid) == memory_of(os.getpid()) == []
-    assert set(os.listdir("/dev/shm")) == before
+    assert shared_files([sidecar.pid, os.getpid()]) == set()
 
 
 async def empty(broker: Broker, client: SidecarClient, requests: list[str]) -> bool:
@@ -148,9 +148,7 @@ async def empty(broker: Broker, client: SidecarClient, requests: list[str]) -> b
 
 def memory_of(pid: int) -> list[str]:
     """The arenas that a process holds open or has mapped."""
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    files = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    return [name for name in (*maps, *files) if "cornstalk-arena" in name]
+    return [name for name in held(pid) if "cornstalk-arena" in name]
 
 
 async def release(broker: Broker, requests: list[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 import psutil
 
+from tests.shm import shared_files
 from tests.stack import ROOT
 from tests.waiting import eventually
 
@@ -33,12 +34,8 @@ if __name__ == "__main__":
 """
 
 
-def shared() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
 async def test_no_process_outlives_the_worker_and_no_shared_memory(tmp_path: Path) -> None:
-    script, before = tmp_path / "worker.py", shared()
+    script, below = tmp_path / "worker.py", list[psutil.Process]()
     script.write_text(WORKER)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     worker = await asyncio.create_subprocess_exec(
@@ -48,11 +45,13 @@ async def test_no_process_outlives_the_worker_and_no_shared_memory(tmp_path: Pat
         await speaking(worker)
         below = psutil.Process(worker.pid).children(recursive=True)
         assert len([p for p in below if "VLLM" in "".join(p.cmdline())]) >= 2, "the engine core and its worker"
+        shared = shared_files([worker.pid, *(process.pid for process in below)])
+        assert shared, "there is something that could stay"
     finally:
         worker.send_signal(signal.SIGKILL)
         await worker.wait()
     await eventually(lambda: not any(alive(p) for p in below), within=20.0)
-    await eventually(lambda: shared() <= before, within=20.0)
+    await eventually(lambda: not any(Path(name).exists() for name in shared), within=20.0)
 
 
 async def speaking(worker: asyncio.subprocess.Process) -> None:
