@@ -148,15 +148,15 @@ class ChunkWriter:
         return True
 
 
-class RequestChunks:
-    """Follows all stream outputs of a request: every chunk once, in stored order, takeovers included.
+class Followed:
+    """Chunks of a subject, each once, in stored order, takeovers included.
 
     `after` is the sequence to resume after. Gap-free across restarts and for a slow reader, whose memory stays bounded.
     Iterate; each step may be cancelled and repeated. Use as a context manager, or call `close`.
     """
 
-    def __init__(self, broker: Broker, request: str, after: int = 0) -> None:
-        self._tail = Tail(broker, CHUNKS, subjects.chunks_of(request), after, _stored_chunk)
+    def __init__(self, broker: Broker, subject: str, after: int = 0) -> None:
+        self._tail = Tail(broker, CHUNKS, subject, after, _stored_chunk)
 
     def finish(self) -> None:
         """No more chunks will be stored: the iteration ends after what is stored by now."""
@@ -175,6 +175,13 @@ class RequestChunks:
     def __aiter__(self) -> Self:
         return self
 
+
+class RequestChunks(Followed):
+    """Those of all stream outputs of a request."""
+
+    def __init__(self, broker: Broker, request: str, after: int = 0) -> None:
+        super().__init__(broker, subjects.chunks_of(request), after)
+
     async def __anext__(self) -> StoredChunk:
         if (stored := await self.next()) is None:
             raise StopAsyncIteration
@@ -185,14 +192,14 @@ class RequestChunks:
         return self._tail.next(patience)
 
 
-class ChunkReader:
-    """Follows one stream output, as RequestChunks does. Ends with the last payload once `set_total` says how many.
+class ChunkReader(Followed):
+    """Those of one stream output. Ends with the last payload once `set_total` says how many.
 
     Raises RequestEnded when the total is known and chunks are missing: they were purged or have expired.
     """
 
     def __init__(self, broker: Broker, subject: str, *, after: int = 0) -> None:
-        self._tail = Tail(broker, CHUNKS, subject, after, _stored_chunk)
+        super().__init__(broker, subject, after)
         self._resumed = after > 0
         self._seen: int | None = None  # payloads up to and with the newest one handed out
         self._total: int | None = None
@@ -201,23 +208,6 @@ class ChunkReader:
         """The producer's End is stored and says `total` payloads."""
         self._total = total
         self._tail.finish()
-
-    def finish(self) -> None:
-        """Nothing more will be stored: the iteration ends with what is stored by now."""
-        self._tail.finish()
-
-    async def close(self) -> None:
-        """Ends the iteration. Idempotent."""
-        await self._tail.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> StoredChunk:
         if self._total is not None and (self._seen or 0) >= self._total:
