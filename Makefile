@@ -54,7 +54,7 @@ check: setup  ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 soak: setup  ## random kills of real processes, long form
-	CORNSTALK_SOAK=long $(BIN)/python -m pytest tests/faults tests/sidecar/test_soak.py -q -s
+	CORNSTALK_SOAK=long $(BIN)/python -m pytest --timeout 7200 tests/faults tests/sidecar/test_soak.py -q -s
 
 bench: setup  ## every benchmark, one JSON line each
 	for name in record hop loop sidecar recovery autoscale; do $(BIN)/python -m bench $$name --json || exit 1; done

@@ -17,8 +17,12 @@ pytest.register_assert_rewrite("tests.components.llm_suite")
 
 
 def pytest_configure() -> None:
-    """Who is told to end (a time limit) ends as by Ctrl-C: fixtures end the processes that they started."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Who is told to end (a time limit) ends as by Ctrl-C: fixtures end the processes that they started.
+
+    What a shell runs in its background ignores SIGINT, and so would every process that a test starts and interrupts.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
 
 
 @pytest.fixture

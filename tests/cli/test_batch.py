@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cornstalk.batch import job_id
-from tests.cli.tool import argv, cornstalk, environment
+from tests.cli.tool import argv, cornstalk, started
 from tests.cli.trees import state_of, up
 from tests.e2e.apps import APPS, one
 
@@ -80,7 +79,7 @@ def test_following_goes_on_when_a_gateway_dies(store: Path, tmp_path: Path) -> N
     rows = [{"text": f"{i}", "service_ms": 40} for i in range(60)]
     job = submitted(store, written(tmp_path / "die.jsonl", *rows))
     follow = argv("batch", "results", job, "--follow", "--store", store)
-    with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with started(follow, stderr=None, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(5)]
         gateways = [p for p in state_of(store).processes if p.name.startswith("gateway") and p.pid]

@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import struct
-import subprocess
 import wave
 import zlib
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pytest
 
 from components.null import digest
 from cornstalk.tasks.null import Null
-from tests.cli.tool import APPS, argv, cornstalk, environment, wait_until
+from tests.cli.tool import APPS, argv, cornstalk, environment, started, wait_until
 from tests.cli.trees import pid_of, ready_workers, state_of, up
 
 
@@ -223,12 +222,10 @@ def test_logs_of_a_running_tree(tree: Path) -> None:
 
 def test_watching_from_a_script(tree: Path) -> None:
     args = argv("status", "--watch", "--store", tree)
-    with subprocess.Popen(
-        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
-    ) as process:
+    with started(args, text=True) as process:
         assert process.stdout is not None
-        while "gateway-0: pid" not in process.stdout.readline():
-            pass
+        while "gateway-0: pid" not in (line := process.stdout.readline()):
+            assert line
         before = pid_of(tree, "gateway-0")
         os.kill(before, signal.SIGKILL)
         while "gateway-0: pid" not in (line := process.stdout.readline()) or f" {before}," in line:
@@ -241,7 +238,7 @@ def test_watching_from_a_script(tree: Path) -> None:
 def test_watching_on_a_terminal_draws_in_place(tree: Path) -> None:
     ours, theirs = pty.openpty()
     env = environment(TERM="xterm", COLUMNS="120", LINES="50")
-    with subprocess.Popen(argv("status", "--watch", "--store", tree), stdout=theirs, stderr=theirs, env=env) as process:
+    with started(argv("status", "--watch", "--store", tree), stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         shown = b""
         while shown.count(b"COMPONENT") < 3:

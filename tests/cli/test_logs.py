@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from cornstalk.cli.errors import UNREACHABLE, USAGE, CliError
 from cornstalk.cli.logs import Tail, logs
-from tests.cli.tool import argv, environment, wait_until
+from tests.cli.tool import argv, started, wait_until
 
 
 @pytest.fixture
@@ -84,9 +83,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 def test_following_until_ctrl_c(store: Path) -> None:
     args = argv("logs", "gateway", "--follow", "-n", "1", "--store", store)
-    with subprocess.Popen(
-        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
-    ) as process:
+    with started(args, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         with (store / "logs" / "gateway-1.log").open("a") as file:

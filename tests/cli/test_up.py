@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from components.null import digest, stream_of
 from cornstalk.cli.procfs import start_time
 from cornstalk.cli.state import read_state
 from cornstalk.tasks.null import Null, NullStream
-from tests.cli.tool import APPS, argv, cornstalk, environment, wait_until
+from tests.cli.tool import APPS, argv, cornstalk, started, wait_until
 from tests.cli.trees import FLAGS, all_pids, pid_of, ready_workers, state_of, status, up
 from tests.faults.client import Answer
 
@@ -141,7 +140,7 @@ def test_a_killed_process_comes_back_and_requests_go_on(tree: Path, name: str) -
 def test_a_stream_goes_on_when_its_gateway_is_killed(tree: Path) -> None:
     whole = cornstalk("invoke", "words", "cut", "--field", "pieces=40", "--store", tree).stdout
     args = argv("invoke", "words", "cut", "--field", "pieces=40", "--field", "service_ms=50", "--store", tree)
-    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with started(args) as process:
         assert process.stdout is not None
         first = process.stdout.read(16)
         os.kill(pid_of(tree, "gateway-0"), signal.SIGKILL)
@@ -155,7 +154,7 @@ def test_a_stream_goes_on_whichever_worker_is_killed(tree: Path) -> None:
     wait_until(lambda: ready_workers(tree) == {"Null": 2, "NullStream": 2}, within=30)
     component = next(c["id"] for c in status(tree)["components"] if c["task"].endswith(":NullStream"))
     args = argv("invoke", "words", "w", "--field", "pieces=50", "--field", "service_ms=100", "--store", tree)
-    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with started(args) as process:
         assert process.stdout is not None
         process.stdout.read(16)
         for name in (f"{component}.0", f"{component}.1"):
@@ -169,7 +168,7 @@ def test_a_stream_goes_on_whichever_worker_is_killed(tree: Path) -> None:
 
 def test_ctrl_c_cancels_the_request(tree: Path) -> None:
     args = argv("invoke", "words", "c", "--field", "pieces=1000", "--field", "service_ms=50", "--store", tree)
-    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with started(args) as process:
         assert process.stdout is not None
         process.stdout.read(16)
         process.send_signal(signal.SIGINT)
@@ -237,9 +236,7 @@ def is_done(url: str, request: str) -> bool:
 def test_in_the_foreground_it_prints_its_urls_and_stops_in_order(tmp_path: Path) -> None:
     store = tmp_path / ("long" * 30) / "store"
     args = argv("up", "--store", store, *FLAGS)
-    with subprocess.Popen(
-        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
-    ) as process:
+    with started(args, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert httpx.get(f"{url}/readyz").status_code == 200

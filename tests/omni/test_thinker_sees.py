@@ -109,7 +109,10 @@ async def test_text_and_rows_are_those_of_the_whole_model(
 async def test_sound_picture_and_video_in_one_turn_and_the_speech_of_it(
     thinker: ThinkerEngine, eyes: VisionEncoder, whole: Whole, folder: Path
 ) -> None:
-    ear, talker = OmniEarEngine(OmniEar(model=str(folder))), TalkerEngine(Talker(model=str(folder), dtype="float32"))
+    ear, talker = (
+        OmniEarEngine(OmniEar(model=str(folder), dtype="float32")),
+        TalkerEngine(Talker(model=str(folder), dtype="float32")),
+    )
     await ear.start()
     await talker.start()
     sound, (rows, times) = noise(1.3, 7), await see(eyes, video=CLIP)
