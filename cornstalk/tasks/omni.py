@@ -147,7 +147,7 @@ class Omni(CompositeTask):
     """
 
     def __init__(
-        self, model: str, dtype: Precision = "auto", device: Device = "auto", thinker: Thinker | None = None
+        self, model: str, dtype: Precision = "auto", *, device: Device = "auto", thinker: Thinker | None = None
     ) -> None:
         self.ear = OmniEar(model=model, dtype=dtype, device=device)
         self.eyes = ImageEncoder(model=model, dtype=dtype, device=device)

@@ -38,7 +38,7 @@ class Spoken(Omni):
 
 
 thinker = Thinker(model=MODEL, dtype="float32", engine="vllm", engine_args={arguments!r})
-app = App("spoken", Spoken(MODEL, "float32", thinker))
+app = App("spoken", Spoken(MODEL, "float32", thinker=thinker))
 """
 STARTS_WITHIN: Final = 400.0
 """Seconds: two engines at once on two cores."""
