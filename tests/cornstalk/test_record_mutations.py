@@ -88,7 +88,16 @@ def test_a_rule_that_is_taken_away_is_missed(rule: str) -> None:
     module, old, new, tests = MUTANTS[rule]
     mutant = json.dumps([f"cornstalk.{module}", old, new])
     env = os.environ | {"MUTANT": mutant, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # loading them all takes half the time
-    plugins = ["-p", "tests.cornstalk.mutant", "-p", "pytest_asyncio.plugin", "-p", "no:cacheprovider"]
+    plugins = [
+        "-p",
+        "tests.cornstalk.mutant",
+        "-p",
+        "pytest_asyncio.plugin",
+        "-p",
+        "pytest_timeout",
+        "-p",
+        "no:cacheprovider",
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, f"tests/cornstalk/{tests}"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
