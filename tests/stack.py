@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -192,6 +193,12 @@ class Stack:
         for i in range(self.replicas):
             if f"{component}@{i}" not in self.children:
                 self.add(f"{component}@{i}", "components", "--component", component)
+
+    def start_together(self, name: str, components: Iterable[str]) -> None:
+        """Processes each of which serves all of these components."""
+        named = [word for component in components for word in ("--component", component)]
+        for i in range(self.replicas):
+            self.add(f"{name}@{i}", "components", *named)
 
     async def wait_workers(self, component: str, count: int, within: float = 60.0) -> None:
         async def there() -> bool:

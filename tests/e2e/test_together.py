@@ -24,8 +24,7 @@ async def stack() -> AsyncIterator[Stack]:
     async with Stack(gateways=2) as running:
         components = (await running.deploy(APPS / "chain.py", workers=False))["components"]
         assert len(components) > 1
-        for n in range(running.replicas):
-            running.add(f"all@{n}", "components", *(word for c in components for word in ("--component", c)))
+        running.start_together("all", components)
         for component in components:
             await running.wait_workers(component, running.replicas)
         yield running

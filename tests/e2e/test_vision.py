@@ -10,6 +10,7 @@ import asyncio
 import io
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -112,30 +113,34 @@ def _kind(part: Any) -> str:
     return "text" if isinstance(part, str) else "video" if isinstance(part, tuple) else "image"
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: tiny_vl(tmp_path_factory.mktemp(name), name) for name in FAMILIES}
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack() -> AsyncIterator[Stack]:
+async def stack(folders: dict[str, Path]) -> AsyncIterator[Stack]:
+    """Two processes for the eyes of all families, and two for their words."""
     async with Stack(sidecar_bytes=1 << 30, env={"HF_HUB_OFFLINE": "1"}) as running:
+        components: list[str] = []
+        for name, folder in folders.items():
+            eyes, words = (half(folder, without) for without in (WORDS, EYES))
+            file = folder / "app.py"
+            file.write_text(APP.format(words=words, eyes=eyes, name=name))
+            components += (await running.deploy(file, workers=False))["components"]
+        for kind in ("encoder", "llm"):
+            of_kind = [component for component in components if component.startswith(kind)]
+            assert len(of_kind) == len(FAMILIES)
+            running.start_together(kind, of_kind)
+        for component in components:
+            await running.wait_workers(component, running.replicas, within=300)
         yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=FAMILIES)
-async def served(request: Any, stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def served(request: Any, stack: Stack, folders: dict[str, Path]) -> Served:
     name: str = request.param
-    folder = await asyncio.to_thread(tiny_vl, tmp_path_factory.mktemp(name), name)
-    eyes, words = (half(folder, without) for without in (WORDS, EYES))
-    file = folder / "app.py"
-    file.write_text(APP.format(words=words, eyes=eyes, name=name))
-    components = (await stack.deploy(file, workers=False))["components"]
-    assert [component.partition("-")[0] for component in sorted(components)] == ["encoder", "llm"]
-    for component in components:
-        stack.start_workers(component)
-    whole = await asyncio.to_thread(WholeVL, folder)
-    for component in components:
-        await stack.wait_workers(component, stack.replicas, within=300)
-    yield Served(stack, name, whole)
-    for component in components:
-        for i in range(stack.replicas):
-            stack.children[f"{component}@{i}"].kill()
+    return Served(stack, name, await asyncio.to_thread(WholeVL, folders[name]))
 
 
 async def test_what_the_whole_model_says_alone_and_in_company(served: Served) -> None:

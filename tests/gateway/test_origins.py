@@ -124,8 +124,8 @@ async def test_an_allowed_page_reads_answers_errors_and_headers(stack: Stack) ->
 
 async def test_a_stream_still_streams(stack: Stack) -> None:
     """The first piece is read long before the last one is made."""
-    headers = {"Origin": PAGE, "Accept": "text/event-stream"}
-    body = {"text": "stream", "pieces": 200, "service_ms": 20_000}
+    headers = {"Origin": PAGE, "Accept": "text/event-stream", "Cornstalk-Resume-Grace": "0"}
+    body = {"text": "stream", "pieces": 200, "service_ms": 200}
     async with stack.clients[0].stream("POST", "/apps/one", json=body, headers=headers) as response:
         assert origins_read(response) == PAGE
         text = ""
