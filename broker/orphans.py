@@ -32,7 +32,8 @@ ANSWERS: Final = 0.4
 REUNION: Final = 5.0
 """The same after an outage: the others may come back later than this process, and hold what they held."""
 AGAIN: Final = 0.1
-"""Seconds between two looks at who has answered; from ANSWERS on the question is repeated."""
+"""Seconds after which the question is repeated: who came back has not heard it, and what waited at the server, handed
+back for later, may have come to somebody. What anybody ever held while one looks is no orphan."""
 LOOK: Final = 1.0
 """Seconds that the server may take to say what it delivered, and to pass the question on."""
 NEWEST: Final = 8192
@@ -123,14 +124,12 @@ class Orphans:
         subscription = await self._broker.subscribe_core(inbox, answered)
         try:
             self._yields = False
-            await self._ask(inbox)
             begun = time.monotonic()
             while (passed := time.monotonic() - begun) < ANSWERS or (
                 passed < patience and not self._others <= held.keys()
             ):
+                await self._ask(inbox)
                 await asyncio.sleep(AGAIN)
-                if passed > ANSWERS:
-                    await self._ask(inbox)  # who came back since has not heard it
         finally:
             await subscription.close()
         self._others = set(held) - {self._id}

@@ -10,7 +10,7 @@ import pytest
 
 from broker import topology
 from broker.connection import Broker
-from broker.orphans import ANSWERS
+from broker.orphans import ANSWERS, Orphans
 from broker.pull import Delivery, PullLoop
 from broker.server import Server
 from tests.broker.proxy import Proxy
@@ -221,3 +221,26 @@ async def test_what_was_handed_back_for_later_rests(queue: Broker) -> None:
     assert times[1] - times[0] >= 1.5
     await loop.stop()
     await loop.join(1)
+
+
+async def test_what_comes_to_somebody_while_one_looks_stays_there(queue: Broker) -> None:
+    """It waited at the server when the question came, as what was handed back for later does for a moment."""
+    await put(queue, b"1")
+    await to_nobody(queue, 1)
+    answers = 0
+
+    def held() -> list[int]:
+        nonlocal answers
+        answers += 1
+        return [1] if answers > 1 else []
+
+    orphans = Orphans(queue, STREAM, "interactive", held)
+    await orphans.start()
+    await eventually(lambda: orphans._looking is not None and orphans._looking.done(), within=SOON)
+    inbox = queue.nc.new_inbox()
+    replies = await queue.nc.subscribe(inbox)
+    request = b'{"batch":1,"no_wait":true}'
+    await queue.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.interactive", request, reply=inbox)
+    reply = await replies.next_msg(timeout=2)
+    assert (reply.headers or {}).get("Status") == "404", "nothing was handed back"
+    await orphans.close()

@@ -54,6 +54,10 @@ class Guide:
         else:
             raise AssertionError(f"{block}: nobody runs {block.language!r}")
 
+    def follow_command(self, command: str) -> str:
+        """What it prints."""
+        return self._shell(Block("README", 0, "bash", (), command))
+
     def _shell(self, block: Block) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", self._located(block.code)],
