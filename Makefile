@@ -38,7 +38,7 @@ demo: setup  ## the main job: a spoken question in, text and speech out, a worke
 	$(BIN)/cornstalk demo $(DEMO)
 
 test: setup  ## all tests, or TESTS=tests/broker
-	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),.ci/lanes 3 $(BIN)/python $(FOLDERS))
+	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),.ci/lanes 2 $(BIN)/python $(FOLDERS))
 
 test-vllm: $(VLLM)/.ready  ## tests of the engine vllm, in a virtual environment of its own
 	.ci/lanes 2 $(VLLM)/bin/python $(ENGINES)

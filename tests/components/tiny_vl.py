@@ -39,12 +39,6 @@ class Family:
     template: str
     config: Callable[[Callable[[str], int], dict[str, Any]], Any]
     processor: Callable[[], Any]
-    mark: str
-    """What the template writes for a picture."""
-    written: Callable[[int], str]
-    """What stands there for one of n rows."""
-    types: str = ""
-    """How transformers is told which tokens are of pictures, if it must be."""
     names: Mapping[str, str] = field(default_factory=dict)
     """How the processor of transformers asks its tokenizer for special tokens, if it does."""
 
@@ -225,30 +219,24 @@ _GEMMA_TOKENS: Final = (
 )  # fmt: skip
 
 
-def _family(special: Sequence[str], template: str, config: Any, processor: Any, mark: str, **more: Any) -> Family:
-    return Family(special, template, config, processor, mark, **{"written": lambda n: mark * n, **more})
-
-
 def _qwen(config: Any, processor: Any = _qwen_processor) -> Family:
-    return _family(_QWEN_TOKENS, _QWEN, config, processor, "<|image_pad|>", types="mm_token_type_ids")
+    return Family(_QWEN_TOKENS, _QWEN, config, processor)
 
 
 FAMILIES: Final = {
     "qwen2_5_vl": _qwen(_qwen25),
     "qwen2_vl": _qwen(_qwen2),
     "qwen3_vl": _qwen(_qwen3, lambda: _qwen_processor(patch_size=16)),
-    "llava_onevision": _family(_LLAVA_TOKENS, _LLAVA, _llava, _llava_processor, "<image>"),
-    "internvl": _family(
-        _INTERNVL_TOKENS, _INTERNVL, _internvl, _internvl_processor, "<IMG_CONTEXT>",
-        written=lambda n: "<img>" + "<IMG_CONTEXT>" * n + "</img>",
+    "llava_onevision": Family(_LLAVA_TOKENS, _LLAVA, _llava, _llava_processor),
+    "internvl": Family(
+        _INTERNVL_TOKENS, _INTERNVL, _internvl, _internvl_processor,
         names={
             "start_image_token": "<img>", "end_image_token": "</img>",
             "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>",
         },
     ),
-    "gemma3": _family(
-        _GEMMA_TOKENS, _GEMMA, _gemma3, _gemma3_processor, "<start_of_image>", types="token_type_ids",
-        written=lambda n: "\n\n<start_of_image>" + "<image_soft_token>" * n + "<end_of_image>\n\n",
+    "gemma3": Family(
+        _GEMMA_TOKENS, _GEMMA, _gemma3, _gemma3_processor,
         names={
             "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
         },
@@ -331,62 +319,6 @@ def _tokenizer(family: Family) -> Any:
     )
     tokenizer.chat_template = family.template
     return tokenizer
-
-
-class Whole:
-    """The model in one piece, as transformers runs it."""
-
-    def __init__(self, folder: Path) -> None:
-        import torch
-        from transformers import AutoModelForImageTextToText, AutoTokenizer
-
-        self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.family = FAMILIES[self.model.config.model_type]
-        self.processor = type(self.family.processor()).from_pretrained(folder)
-
-    def says(self, prompt: str, pictures: Sequence[Pixels], tokens: int) -> str:
-        """The text of the likeliest tokens."""
-        import torch
-
-        family, content = self.family, [{"type": "image"}] * len(pictures) + [{"type": "text", "text": prompt}]
-        text = self.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        inputs = self._inputs(pictures) if pictures else {}
-        before, *after = text.split(family.mark)
-        parts = zip(self._counts(inputs, len(pictures)), after, strict=True)
-        written = before + "".join(family.written(count) + part for count, part in parts)
-        ids = torch.tensor([self.tokenizer(written, add_special_tokens=False).input_ids])
-        if family.types:
-            inputs[family.types] = (ids == self.model.config.image_token_id).int()
-        made = self.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens, **inputs
-        )
-        answer: str = self.tokenizer.decode(made[0, ids.shape[1] :])
-        return answer
-
-    def _inputs(self, pictures: Sequence[Pixels]) -> dict[str, Any]:
-        kind, more = self.model.config.model_type, {}
-        images: list[Any] = list(pictures)
-        if kind == "internvl":
-            more = {"crop_to_patches": True}
-        elif kind == "llava_onevision" and len(pictures) > 1:
-            images = [images]
-        made = self.processor(images=images, return_tensors="pt", input_data_format="channels_last", **more)
-        self._tiles = made.pop("num_patches", [1] * len(pictures))
-        made.pop("num_crops", None)
-        return dict(made)
-
-    def _counts(self, inputs: dict[str, Any], pictures: int) -> list[int]:
-        """Rows of each picture."""
-        import torch
-
-        if not pictures:
-            return []
-        with torch.inference_mode():
-            rows = self.model.model.get_image_features(**inputs, return_dict=True).pooler_output
-        if isinstance(rows, torch.Tensor):
-            return [int(tiles) * rows.shape[1] for tiles in self._tiles]
-        return [len(some) for some in rows]
 
 
 def noise(seed: int, high: int, wide: int) -> Pixels:

@@ -182,6 +182,17 @@ class Soak:
         for at in range(0, self.requests, IN_FLIGHT):
             await asyncio.gather(*(self._one() for _ in range(at, min(at + IN_FLIGHT, self.requests))))
 
+    async def survive(self) -> None:
+        """Runs, and says what happened. AssertionError if an answer was wrong, or too few were asked for."""
+        await self.run()
+        print(
+            f"{self.begun} requests, {len(self.took)} right; p50 {share(self.took, 0.5)} s, max {max(self.took):.1f} s"
+        )
+        for name, row in self.report().items():
+            print(f"{name:22}", "  ".join(f"{key} {value}" for key, value in row.items()))
+        assert self.wrong == []
+        assert self.begun >= self.requests
+
     async def run(self) -> None:
         async with supervised(self.stack):
             hurting = asyncio.create_task(self._hurt())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest_asyncio
 from broker.facts import Facts
 from components.generator.pcm import pcm_of
 from cornstalk.cli.paths import examples
-from cornstalk.client import AsyncClient
+from cornstalk.client import AsyncClient, Chunk
 from cornstalk.graph import fold
 from cornstalk.messages import FACTS, Node, decode
 from cornstalk.tasks.omni import Omni
@@ -130,18 +131,29 @@ async def test_eight_at_once_are_each_what_the_whole_model_answers(
         assert not stack.children[f"{task.component}@0"].alive
 
 
-async def test_speech_begins_before_the_thought_has_ended(stack: Stack, client: AsyncClient, family: Family) -> None:
-    """In stored order: the first sound stands before the last text. Made in parts it is what it is whole, nearly."""
+async def test_speech_begins_before_the_thought_has_ended(
+    stack: Stack, client: AsyncClient, family: Family, parts: Omni
+) -> None:
+    """Its thinker stands still in mid-thought until the first sound is heard. Made in parts it is what it is whole,
+    nearly.
+    """
     limits = {"max_tokens": family.long, "max_codes": 80}
-    answer = await ask(client, "omni", "a", **limits)
-    found = await nodes(stack, answer.request)
-    seqs: dict[str, list[int]] = {}
-    for stored, chunk in await chunks(stack, answer.request):
-        if not chunk.takeover:
-            seqs.setdefault(stored.subject.split(".", 2)[2], []).append(stored.seq)
-    text, audio = (seqs[f"{found[name].token}.0.{out}"] for name, out in (("thinker", "text"), ("vocoder", "audio")))
-    assert len(text) > 3
-    assert min(audio) < max(text)
+    thinker, said, order = stack.children[f"{parts.thinker.component}@0"], "", list[str]()
+    async with client.stream("omni", text="a", **limits) as stream:
+        try:
+            async for chunk in stream:
+                if not isinstance(chunk, Chunk):
+                    break
+                order.append(chunk.field)
+                said += chunk.data if isinstance(chunk.data, str) else ""
+                if chunk.field == "speech":
+                    thinker.kill(signal.SIGCONT)
+                elif len(said) > family.long // 2 and "speech" not in order:
+                    thinker.kill(signal.SIGSTOP)
+        finally:
+            thinker.kill(signal.SIGCONT)
+        answer = await stream.answer()
+    assert "text" in order[order.index("speech") :]
     words, wave = await expected(stack, family, answer.request, "a", **limits)
     assert answer.response["text"] == words
     made, whole_sound = (np.frombuffer(pcm, "<i2").astype(int) for pcm in (answer.response["speech"], pcm_of(wave)))

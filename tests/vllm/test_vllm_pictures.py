@@ -26,7 +26,8 @@ from tests.components.test_vision_encoder import (
     test_pictures_that_cannot_be_meant_are_refused_before_any_step,
     test_stored_text_is_gone_on_with_after_pictures,
 )
-from tests.components.tiny_vl import EYES, SIZE, WORDS, Whole, half, noise, tiny_vl
+from tests.components.tiny_vl import EYES, SIZE, WORDS, half, noise, tiny_vl
+from tests.components.whole_vl import WholeVL
 from tests.vllm.conftest import ARGUMENTS
 
 __all__ = [
@@ -60,7 +61,7 @@ class Parted(NamedTuple):
     eyes: VisionEncoder
     words: VllmEngine
     folder: Path
-    whole: Whole
+    whole: WholeVL
 
     async def says(self, prompt: str, pictures: tuple[int, ...]) -> str:
         looks = [await self.seen(image=picture(PICTURES[i], "PNG"), among=len(pictures)) for i in pictures]
@@ -85,7 +86,7 @@ async def parted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     eyes = VisionEncoder(ImageEncoder(model=half(folder, WORDS), dtype="float32"))
     await eyes.start()
     words = await started(half(folder, EYES))
-    yield Parted(eyes, words, folder, Whole(folder))
+    yield Parted(eyes, words, folder, WholeVL(folder))
     await words.stop()
     await eyes.stop()
 
@@ -99,7 +100,7 @@ async def llm(folder: Path) -> AsyncIterator[VllmEngine]:
 
 async def test_what_the_whole_model_says_alone_and_in_company(parted: Parted) -> None:
     """In company prompts are read in parts, and what was seen before is known by its rows."""
-    expected = [parted.whole.says(prompt, [PICTURES[i] for i in pictures], TOKENS) for prompt, pictures in ASKS]
+    expected = [parted.whole.says([*(PICTURES[i] for i in pictures), prompt], TOKENS) for prompt, pictures in ASKS]
     assert len(set(expected)) == len(ASKS)
     assert [await parted.says(*ask) for ask in ASKS] == expected
     assert await asyncio.gather(*(parted.says(*ask) for ask in ASKS)) == expected
@@ -136,5 +137,5 @@ async def test_a_family_whose_pictures_vllm_takes_not_answers_texts_and_names_th
     with pytest.raises(EngineError, match=r"no pictures for .*; for Qwen2\.5-VL, .*InternVL3 it does") as caught:
         await said(engine, prompt="what", images=[np.zeros((16, SIZE), np.float32)])
     assert caught.value.engine_code == "bad_input"
-    assert await said(engine, prompt="what", max_tokens=TOKENS) == Whole(whole).says("what", [], TOKENS)
+    assert await said(engine, prompt="what", max_tokens=TOKENS) == WholeVL(whole).says(["what"], TOKENS)
     await engine.stop()

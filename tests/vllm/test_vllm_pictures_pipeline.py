@@ -10,7 +10,8 @@ import pytest
 
 from cornstalk.client import AsyncClient
 from tests.components.media_files import picture
-from tests.components.tiny_vl import EYES, WORDS, Whole, half, tiny_vl
+from tests.components.tiny_vl import EYES, WORDS, half, tiny_vl
+from tests.components.whole_vl import WholeVL
 from tests.stack import Stack
 from tests.vllm.test_vllm_pictures import ASKS, PICTURES, TOKENS
 
@@ -60,8 +61,8 @@ async def test_pictures_go_from_encoders_to_vllm(tmp_path: Path) -> None:
             await stack.wait_workers(component, stack.replicas, within=STARTS_WITHIN)
         async with AsyncClient(f"http://127.0.0.1:{stack.ports[0]}") as client:
             answers = await asyncio.gather(*(ask(client, *one) for one in ASKS))
-    whole = await asyncio.to_thread(Whole, folder)
-    expected = [whole.says(prompt, [PICTURES[i] for i in which], TOKENS) for prompt, which in ASKS]
+    whole = await asyncio.to_thread(WholeVL, folder)
+    expected = [whole.says([*(PICTURES[i] for i in which), prompt], TOKENS) for prompt, which in ASKS]
     assert [answer.response["text"] for answer in answers] == expected
 
 
