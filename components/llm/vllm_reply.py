@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from components.llm.answer import Drawn
 from components.llm.model import Listen
 from components.llm.prompt import Prompt
+from cornstalk.errors import EngineError
+
+TOLD_WITHIN: Final = 60.0
+"""Seconds after its last token in which all states of a reply are there: they are sent before the tokens."""
 
 
 class Reply:
@@ -49,9 +53,15 @@ class Reply:
         self._ended = True
         self._tell()
 
-    async def told(self) -> None:
-        """Waits for the states of all tokens that have some."""
-        await self._all_told.wait()
+    async def told(self, within: float = TOLD_WITHIN) -> None:
+        """Waits for the states of all tokens that have some. Raises a transient EngineError after `within` seconds."""
+        try:
+            await asyncio.wait_for(self._all_told.wait(), within)
+        except TimeoutError as error:
+            raise EngineError(
+                f"vLLM drew {len(self.tokens)} tokens and told states of {self._told} within {within:g} s more",
+                transient=True,
+            ) from error
         await asyncio.sleep(0)  # until what hears them has them
 
     def _tell(self) -> None:

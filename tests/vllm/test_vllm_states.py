@@ -161,3 +161,20 @@ async def test_a_reply_that_ends_by_itself_tells_of_all_its_tokens_and_one_that_
         reply.hear(0, torch.zeros(2, 4, 4))  # one more than is wanted: that of the end
         await waiting
         assert told == expected
+
+
+async def test_a_reply_whose_states_do_not_come_ends() -> None:
+    from components.llm.answer import Drawn
+    from components.llm.prompt import Prompt
+    from components.llm.vllm_reply import Reply
+    from cornstalk.errors import EngineError
+
+    async def drawn() -> Any:
+        for token in range(2):
+            yield Drawn(token)
+
+    reply = Reply(Prompt([1]), 8)
+    assert [one.token async for one in reply.follow(drawn())] == [0, 1]
+    with pytest.raises(EngineError, match="drew 2 tokens and told states of 0") as caught:
+        await reply.told(within=0.05)
+    assert caught.value.transient
