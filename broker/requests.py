@@ -79,7 +79,7 @@ class Requests:
         answer = self._under_way[key] = _Answer(loop.create_future(), many)
         timer = loop.call_later(timeout, _fail, answer.future, ReadTimeout(f"no answer within {timeout:.3g} s"))
         try:
-            await send(self._nc, subject, data, f"{self._prefix}.{key}", headers)
+            await self._publish(subject, data, f"{self._prefix}.{key}", headers)
             answer.messages.append(await answer.future)
         finally:
             timer.cancel()
@@ -88,6 +88,13 @@ class Requests:
         if last.headers and last.headers.get(STATUS) == "503" and not last.data:
             raise NoResponders(subject)
         return answer.messages
+
+    async def _publish(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+        """Who waits for an answer can wait for the connection too: a full buffer means that it is lost."""
+        try:
+            await _publish(self._nc, subject, data, reply, headers)
+        except nats.errors.OutboundBufferLimitError as error:
+            raise ConnectionLost from error
 
     def _on_message(self, message: Message) -> None:
         answer = self._under_way.get(message.subject[len(self._prefix) + 1 :])
@@ -112,8 +119,13 @@ def _fail(future: asyncio.Future[Message], error: Exception) -> None:
 async def send(nc: Any, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
     """Publishes; during an outage the client buffers up to 2 MiB. Raises Disconnected."""
     try:
+        await _publish(nc, subject, data, reply, headers)
+    except nats.errors.OutboundBufferLimitError as error:
+        raise Disconnected("NATS is away and the outgoing buffer is full") from error
+
+
+async def _publish(nc: Any, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+    try:
         await nc.publish(subject, data, reply=reply, headers=headers)
     except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError) as error:
         raise Disconnected("the connection to NATS is closed") from error
-    except nats.errors.OutboundBufferLimitError as error:
-        raise Disconnected("NATS is away and the outgoing buffer is full") from error

@@ -97,6 +97,23 @@ async def test_publishes_of_an_outage_are_stored_once_after_it(broker: Broker, n
     assert (await broker.api("STREAM.INFO.RUNS"))["state"]["messages"] == 20
 
 
+async def test_what_finds_the_buffer_full_before_the_outage_is_known_waits_too(
+    broker: Broker, nats_server: Server
+) -> None:
+    """The client has noticed already, and told nobody: a moment that other tasks may run in."""
+    nats_server.kill()
+    await eventually(lambda: not broker.connected)
+    broker._up.set()
+    large = bytes(500_000)
+    storing = [
+        asyncio.create_task(broker.publish_stored(f"run.{n}.cancel", large, deadline=soon(10), msg_id=str(n)))
+        for n in range(8)  # twice as much as the client buffers
+    ]
+    await asyncio.sleep(0)
+    nats_server.start()
+    assert len({(await task).seq for task in storing}) == 8
+
+
 async def test_a_request_whose_answer_was_lost_is_repeated_at_once(broker: Broker, nats_server: Server) -> None:
     async with Proxy(nats_server.url) as proxy:
         cut_off = await Broker.connect(proxy.url, name="cut off", token=nats_server.token)
