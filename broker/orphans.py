@@ -36,6 +36,8 @@ AGAIN: Final = 0.1
 back for later, may have come to somebody. What anybody ever held while one looks is no orphan."""
 LOOK: Final = 1.0
 """Seconds that the server may take to say what it delivered, and to pass the question on."""
+_REPEATED: Final = b"again"
+"""Behind the name of who asks, from its second question on."""
 NEWEST: Final = 8192
 """Deliveries that are looked at, from the newest back; older ones come again after ack_wait."""
 
@@ -55,7 +57,7 @@ class Orphans:
         self._again = False
         self._patience = ANSWERS  # of the next look
         self._others: set[bytes] = set()  # who has asked, or answered the last time
-        self._asked = 0.0  # when somebody asked last, monotonic
+        self._begun = self._asked = 0.0  # when somebody began to look, and asked last; monotonic
         self._yields = False  # to one who asked at the same time
         self._came_round = asyncio.Event()  # the own question
 
@@ -88,9 +90,10 @@ class Orphans:
             patience, self._patience = self._patience, ANSWERS
             since = time.monotonic() + SETTLE
             await asyncio.sleep(SETTLE * random.uniform(1.0, 3.0))
-            if self._asked <= since:  # one at a time, or what one hands back is taken for an orphan by the other
-                await asyncio.sleep(max(0.0, self._asked + ANSWERS + SETTLE - time.monotonic()))
-            if self._asked > since:
+            # one at a time, or what one hands back is taken for an orphan by the other
+            while self._begun <= since and (rest := self._asked + 2 * AGAIN + SETTLE - time.monotonic()) > 0:  # noqa: ASYNC110
+                await asyncio.sleep(rest)
+            if self._begun > since:  # one that began before may believe what the dead has answered
                 continue
             try:
                 await self._hand_back(patience)
@@ -124,27 +127,31 @@ class Orphans:
         subscription = await self._broker.subscribe_core(inbox, answered)
         try:
             self._yields = False
-            begun = time.monotonic()
+            begun, mark = time.monotonic(), b""
             while (passed := time.monotonic() - begun) < ANSWERS or (
                 passed < patience and not self._others <= held.keys()
             ):
-                await self._ask(inbox)
+                await self._ask(inbox, mark)
+                mark = _REPEATED
                 await asyncio.sleep(AGAIN)
         finally:
             await subscription.close()
         self._others = set(held) - {self._id}
         return {number for numbers in held.values() for number in numbers}
 
-    async def _ask(self, inbox: str) -> None:
+    async def _ask(self, inbox: str, mark: bytes) -> None:
         self._came_round.clear()
-        await send(self._broker.nc, self._question, self._id, reply=inbox)
+        await send(self._broker.nc, self._question, self._id + mark, reply=inbox)
         await asyncio.wait_for(self._came_round.wait(), LOOK)
 
     async def _answer(self, message: Message) -> None:
         self._asked = time.monotonic()
-        self._yields = self._yields or message.data < self._id
-        if message.data == self._id:
+        who = message.data[: len(self._id)]
+        if who == message.data:
+            self._begun = self._asked
+        self._yields = self._yields or who < self._id
+        if who == self._id:
             self._came_round.set()
         else:
-            self._others.add(message.data)
+            self._others.add(who)
         await self._broker.publish_core(message.reply, msgspec.msgpack.encode((self._id, list(self._held()))))

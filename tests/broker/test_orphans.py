@@ -67,6 +67,17 @@ def loop_of(broker: Broker, holder: Holder, heartbeat: float = 2.0) -> PullLoop:
     return PullLoop(broker, STREAM, "interactive", holder, credits=8, heartbeat=heartbeat)
 
 
+async def handed_back(broker: Broker) -> bool:
+    """Whether the server would give something out; takes it."""
+    inbox = broker.nc.new_inbox()
+    replies = await broker.nc.subscribe(inbox)
+    request = b'{"batch":1,"no_wait":true}'
+    await broker.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.interactive", request, reply=inbox)
+    reply = await replies.next_msg(timeout=2)
+    await replies.unsubscribe()
+    return (reply.headers or {}).get("Status") != "404"
+
+
 async def looked(loop: PullLoop) -> None:
     await eventually(lambda: loop.orphans._looking.done(), within=SOON)
 
@@ -237,10 +248,29 @@ async def test_what_comes_to_somebody_while_one_looks_stays_there(queue: Broker)
     orphans = Orphans(queue, STREAM, "interactive", held)
     await orphans.start()
     await eventually(lambda: orphans._looking is not None and orphans._looking.done(), within=SOON)
-    inbox = queue.nc.new_inbox()
-    replies = await queue.nc.subscribe(inbox)
-    request = b'{"batch":1,"no_wait":true}'
-    await queue.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.interactive", request, reply=inbox)
-    reply = await replies.next_msg(timeout=2)
-    assert (reply.headers or {}).get("Status") == "404", "nothing was handed back"
+    assert not await handed_back(queue)
     await orphans.close()
+
+
+async def test_who_dies_after_it_has_answered_is_looked_for_again(queue: Broker) -> None:
+    """Somebody looks already, and believes its answer; who hears of the death must not rely on that look."""
+    await put(queue, b"1")
+    await to_nobody(queue, 1)
+    answered = asyncio.Event()
+
+    def held() -> list[int]:
+        answered.set()
+        return [1]
+
+    dying, hears, looks = (Orphans(queue, STREAM, "interactive", h) for h in (held, list, list))
+    for one in (dying, hears):
+        await one.start()
+        await eventually(lambda one=one: one._looking.done(), within=SOON)  # type: ignore[misc]
+    answered.clear()
+    await looks.start()
+    await asyncio.wait_for(answered.wait(), SOON)
+    await dying.close()
+    hears.look()
+    await eventually(lambda: handed_back(queue), within=SOON, every=0.1)
+    for one in (hears, looks):
+        await one.close()
