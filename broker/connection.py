@@ -18,7 +18,15 @@ import nats.errors
 
 from broker.client import Client
 from broker.discovery import MINIMUM
-from broker.errors import BrokerError, ConnectFailed, DeadlineExceeded, Disconnected, PayloadTooLarge, ReadTimeout
+from broker.errors import (
+    BrokerError,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    NoStream,
+    PayloadTooLarge,
+    ReadTimeout,
+)
 from broker.refusals import TRANSIENT, UNAVAILABLE, ApiError, refusal
 from broker.requests import ConnectionLost, Message, NoResponders, Requests, send
 from broker.subjects import MSG_ID, TTL
@@ -216,7 +224,7 @@ class Broker:
     ) -> Confirmed:
         """Stores a message. Sent again until it is confirmed, so at least once: give a `msg_id` or an expectation.
 
-        `deadline` in Unix seconds, `ttl` in seconds (rounded up to whole ones). Raises DeadlineExceeded,
+        `deadline` in Unix seconds, `ttl` in seconds (rounded up to whole ones). Raises DeadlineExceeded, NoStream,
         PayloadTooLarge, QueueFull, StorageFull, Conflict, Rejected, Disconnected.
         """
         if len(data) > self.nc.max_payload - HEADER_ROOM:
@@ -226,12 +234,12 @@ class Broker:
             all_headers[MSG_ID] = msg_id
         if ttl is not None:
             all_headers[TTL] = f"{max(1, math.ceil(ttl))}s"
-        pause = 0.02
+        pause, late = 0.02, DeadlineExceeded
         while True:
             await self.wait_connected(deadline)
             timeout = min(PUBLISH_TIMEOUT, deadline - time.time())
             if timeout <= 0:
-                raise DeadlineExceeded(f"{_kind(subject)}: not confirmed before the deadline")
+                raise late(f"{_kind(subject)}: not confirmed before the deadline")
             try:
                 (answer,) = await self._requests.ask(subject, data, timeout, all_headers or None)
                 ack = _pub_ack.decode(answer.data)
@@ -239,10 +247,14 @@ class Broker:
                     return Confirmed(ack.seq, ack.duplicate)
                 if ack.error.err_code not in TRANSIENT:
                     raise refusal(_kind(subject), ack.error)
+                late = DeadlineExceeded
             except ReadTimeout:
+                late = DeadlineExceeded
                 continue
-            except (NoResponders, ConnectionLost):
-                pass
+            except ConnectionLost:
+                late = DeadlineExceeded
+            except NoResponders:
+                late = NoStream
             await asyncio.sleep(min(pause * (0.5 + random.random()), max(0.0, deadline - time.time())))
             pause = min(0.5, pause * 2)
 

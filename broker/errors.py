@@ -6,6 +6,7 @@ BrokerError
 ├── ConnectFailed          no usable server behind the URL
 ├── Disconnected           the connection is closed, or its outgoing buffer is full
 ├── DeadlineExceeded       not confirmed before the deadline; may be stored all the same
+│   └── NoStream           nothing stores what is sent to that subject
 ├── ReadTimeout            no answer to a read
 ├── QueueFull              a stream is at its limit: try again later
 ├── StorageFull            the server's storage limit is reached
@@ -55,6 +56,10 @@ class Disconnected(BrokerError):
 
 class DeadlineExceeded(BrokerError):
     """Raised when a message was not confirmed before its deadline. It may be stored all the same."""
+
+
+class NoStream(DeadlineExceeded):
+    """Raised when at the deadline no stream takes the subject: it is gone or closed, or its server has just started."""
 
 
 class ReadTimeout(BrokerError):

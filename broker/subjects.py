@@ -157,6 +157,11 @@ def work_of(component: str) -> str:
     return f"work.{component}.*"
 
 
+def closed_work(component: str) -> str:
+    """What a queue takes instead while it is closed: nobody publishes to it."""
+    return f"closed.{component}"
+
+
 def drive(app: str) -> str:
     """Gateway -> gateways: a durable request to be driven."""
     return f"drive.{app}"
@@ -289,6 +294,10 @@ ALL_DRIVE_PROBES: Final = "ctl.drives.*"
 def release_hint(host: str) -> str:
     """Dispatcher -> the sidecar of a host, core: blocks nobody needs any more. A hint; their TTL is the truth."""
     return f"ctl.release.{host}"
+
+
+QUEUE_HINT: Final = "ctl.queue"
+"""Dispatcher -> operator, core: a request that began on the app version with this key of APPS finds no queue."""
 
 
 def held_by(stream: str, consumer: str) -> str:

@@ -101,6 +101,19 @@ async def ensure_component(
         await _ensure_consumer(broker, stream, lane, ack_wait, subjects.work(component, lane))
 
 
+async def close_component(broker: Broker, component: str) -> None:
+    """The work queue takes nothing any more, as if it were gone; what it holds is still delivered. `ensure_component`
+    opens it again. Idempotent, also when there is none.
+    """
+    stream = subjects.work_stream(subjects.token(component))
+    try:
+        config = (await broker.api(f"STREAM.INFO.{stream}"))["config"]
+        await broker.api(f"STREAM.UPDATE.{stream}", {**config, "subjects": [subjects.closed_work(component)]})
+    except Rejected as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+
+
 async def remove_component(broker: Broker, component: str) -> None:
     """Deletes the work queue with all that waits in it. Idempotent."""
     try:

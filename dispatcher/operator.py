@@ -14,6 +14,8 @@ import uvloop
 
 from broker.connection import Broker
 from broker.errors import BrokerError
+from broker.requests import Message
+from broker.subjects import QUEUE_HINT
 from broker.topology import ACK_WAIT, ensure_core
 from dispatcher.lock import Lock
 from dispatcher.scaler import Scaler
@@ -82,6 +84,12 @@ async def _rounds(broker: Broker, lock: Lock, config: Config) -> None:
     reconciler = Reconciler(broker, replicas, config.ack_wait, config.autoscale, config.stream_copies)
     scaler = Scaler(broker) if config.autoscale else None
     versions = Versions(broker)
+
+    async def ask(message: Message) -> None:
+        if lock.held:
+            reconciler.ask(message.data.decode(errors="replace"))
+
+    await broker.subscribe_core(QUEUE_HINT, ask)
     while True:
         if lock.held:
             try:

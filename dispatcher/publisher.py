@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from opentelemetry import trace
@@ -15,10 +16,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from broker.absent import put_if_absent
 from broker.connection import Broker
 from broker.crash import crash_at
-from broker.errors import BrokerError, DeadlineExceeded, PayloadTooLarge, RequestEnded
+from broker.errors import BrokerError, DeadlineExceeded, Disconnected, NoStream, PayloadTooLarge, RequestEnded
 from broker.facts import Facts
 from broker.lifetimes import FACT_GRACE, fact_ttl
-from broker.subjects import TRACEPARENT, USAGE
+from broker.subjects import QUEUE_HINT, TRACEPARENT, USAGE
 from broker.subjects import end as end_subject
 from broker.subjects import finish as finish_subject
 from broker.subjects import usage as usage_subject
@@ -33,6 +34,8 @@ tracer = trace.get_tracer("cornstalk.dispatcher")
 
 ATTEMPT: Final = 1.0
 """Seconds that one try may take: a queue that is full, missing or silent must not keep a trigger in the credits."""
+QUEUE_WAIT: Final = 0.5
+"""Seconds of them until a queue that is missing is asked for."""
 SIDE_BY_SIDE: Final = 256
 """Publishes under way in this process."""
 PUT_GRACE: Final = 10.0
@@ -69,6 +72,9 @@ class Publisher:
             async with self._room:
                 async with asyncio.timeout(ATTEMPT):
                     await self._store(accepted, state, decision)
+        except NoStream:
+            await self._ask_for_queue(accepted)
+            return time.time() > accepted.deadline
         except DeadlineExceeded:
             return time.time() > accepted.deadline  # then the request ends `expired`
         except (BrokerError, TimeoutError) as error:
@@ -89,7 +95,7 @@ class Publisher:
 
     async def _store_item(self, accepted: Accepted, state: State, item: WorkItem) -> None:
         try:
-            seq = await publish_item(self._broker, item)
+            seq = await publish_item(self._broker, item, within=QUEUE_WAIT)
             self._queued.note(item.request, item.node, item.gen, item.component, seq)
             if state.finish is not None or state.given_up(item.node):  # who handled that did not know of this item
                 self._queued.remove(item.request, {item.node})
@@ -97,6 +103,11 @@ class Publisher:
             cause = Error(code="item_too_large", message=str(error), component=item.component, node=item.node)
             end = End(node=item.node, gen=item.gen, attempt=DISPATCHER, outcome="failed", error=cause)
             await self._store_end(accepted, end)
+
+    async def _ask_for_queue(self, accepted: Accepted) -> None:
+        """The app was removed, or replaced, while the request was on its way in; or somebody has deleted the queue."""
+        with suppress(Disconnected):  # whoever tries again asks again
+            await self._broker.publish_core(QUEUE_HINT, f"{accepted.app}.{accepted.app_version}".encode())
 
     async def _store_end(self, accepted: Accepted, end: End) -> None:
         try:

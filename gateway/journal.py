@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 FINISH_GRACE: Final = 5.0
 """Seconds past the deadline in which a Finish may still be stored; the dispatcher stores `expired` meanwhile."""
 
+HEAD_START: Final = 1.0
+"""Seconds that sending the items of a pass may take: an end of the request is heard then, whatever its queues do."""
+
 
 class Journal:
     """Passes, results and the Finish of one request. What is stored is the truth; the rest can be made again from it.
@@ -161,7 +164,8 @@ class Journal:
 
     async def _send(self, items: Sequence[WorkItem]) -> None:
         """A head start: the dispatcher publishes the same items with the same Msg-Ids, and keeps at it."""
-        results = await asyncio.gather(*(publish_item(self._broker, item) for item in items), return_exceptions=True)
+        sending = (publish_item(self._broker, item, within=HEAD_START) for item in items)
+        results = await asyncio.gather(*sending, return_exceptions=True)
         for error in results:
             if isinstance(error, (QueueFull, BrokerError)):
                 log.info("left to the dispatcher: %s", type(error).__name__)

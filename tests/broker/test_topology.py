@@ -9,7 +9,7 @@ import pytest
 
 from broker import topology
 from broker.connection import Broker
-from broker.errors import Rejected, TopologyError
+from broker.errors import NoStream, Rejected, TopologyError
 from broker.server import Server
 from tests.waiting import eventually
 
@@ -119,6 +119,25 @@ async def test_remove_component(broker: Broker) -> None:
     assert await topology.components(broker) == []
     with pytest.raises(Rejected):
         await topology.backlog(broker, "a")
+
+
+async def test_a_closed_queue_takes_nothing_and_gives_what_it_has(broker: Broker) -> None:
+    await topology.ensure_component(broker, "a")
+    first = await broker.publish_stored("work.a.batch", b"1", deadline=time.time() + 5, msg_id="1")
+    await topology.close_component(broker, "a")
+    await topology.close_component(broker, "a")
+    with pytest.raises(NoStream):
+        await broker.publish_stored("work.a.batch", b"2", deadline=time.time() + 0.3, msg_id="2")
+    assert (await topology.backlog(broker, "a")).pending["batch"] == 1
+    sub = await broker.js.pull_subscribe_bind("batch", stream="WORK_a")
+    (message,) = await sub.fetch(1)
+    assert message.data == b"1"
+    await topology.ensure_component(broker, "a")
+    again = await broker.publish_stored("work.a.batch", b"1", deadline=time.time() + 5, msg_id="1")
+    assert (again.seq, again.duplicate) == (first.seq, True)
+    assert (await broker.publish_stored("work.a.batch", b"2", deadline=time.time() + 5, msg_id="2")).seq == 2
+    await topology.close_component(broker, "b")
+    assert await topology.components(broker) == ["a"]
 
 
 async def test_component_names_are_tokens(broker: Broker) -> None:

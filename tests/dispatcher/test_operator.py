@@ -15,14 +15,29 @@ from broker.registry import Registry
 from broker.server import Server
 from broker.subjects import APPS, COMPONENTS
 from broker.work import publish_item
+from cornstalk.batch import Begun, Summary
 from cornstalk.messages import WorkItem, decode, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
 from dispatcher.lock import Lock
-from tests.dispatcher.harness import Bench
+from gateway.batch_store import JobStore
+from tests.dispatcher.harness import Bench, node
 from tests.waiting import eventually
 
 EAR = ComponentSpec(kind="encoder", task="cornstalk.tasks.encoder:Encoder", identity={"model": "tiny.en"})
 VOICE = ComponentSpec(kind="generator", task="cornstalk.tasks.generator:Generator", identity={"model": "hibari"})
+
+BEGUN = Begun(
+    app="a",
+    app_version="1",
+    tenant="t",
+    priority=0,
+    deadline=time.time() + 600,
+    encoding="json",
+    trace="",
+    total=1,
+    parts=((0, 1, 1),),
+    begun_at=time.time(),
+)
 
 
 class Registered:
@@ -99,6 +114,41 @@ async def test_a_component_stays_while_something_waits_in_it_or_a_request_may_ne
     await eventually(lambda: registered.gone("ear"))
     with pytest.raises(Rejected):
         await topology.backlog(bench.broker, "ear")
+
+
+async def test_a_component_stays_while_a_batch_job_may_need_it(bench: Bench) -> None:
+    """Between two of its rows none of them runs."""
+    registered = await operate(bench)
+    await registered.deploy("a", ear=EAR)
+    await registered.deploy("b", voice=VOICE)
+    await registered.serves("ear", "a")
+    await registered.serves("voice", "b")
+    store = JobStore(bench.broker)
+    await store.put_begun("j", BEGUN)
+    await registered.apps.delete("a")
+    await registered.apps.delete("b")
+    await eventually(lambda: registered.gone("voice"))  # so the operator has looked
+    await registered.serves("ear")
+    await store.put_summary(Summary(job="j", rows=1, status="done", error=None, times={}), "json")
+    await eventually(lambda: registered.gone("ear"))
+
+
+async def test_a_request_that_comes_as_its_components_go_gets_them_back(bench: Bench) -> None:
+    registered = await operate(bench)
+    await bench.two_dispatchers()
+    await registered.deploy("a", ear=EAR, voice=VOICE)
+    await registered.serves("voice", "a")
+    await registered.apps.delete("a")
+    await eventually(lambda: registered.gone("ear"))
+    await eventually(lambda: registered.gone("voice"))
+    request = await bench.accept()  # of app "a", version "1"
+    await bench.graph(request, node("n", component="ear"))
+    record = await registered.serves("ear")
+    assert (record.state, record.task) == ("active", EAR.task)
+    await bench.until_items("n", component="ear")
+    await bench.finish(request)
+    await eventually(lambda: registered.gone("ear"))
+    await eventually(lambda: registered.gone("voice"))
 
 
 async def test_the_core_is_made_and_a_second_operator_waits_for_the_first(nats_server: Server, broker: Broker) -> None:

@@ -19,11 +19,12 @@ import pytest
 
 from broker import topology
 from broker.connection import Broker
-from broker.errors import BrokerError
+from broker.errors import BrokerError, NoStream
 from broker.facts import Facts
 from broker.registry import Registry
+from broker.requests import Message
 from broker.server import Server
-from broker.subjects import APPS, AUTOSCALE, COMPONENTS, accepted, finish, work_stream
+from broker.subjects import APPS, AUTOSCALE, COMPONENTS, QUEUE_HINT, accepted, finish, work_stream
 from broker.work import publish_item
 from cornstalk.messages import Accepted, Finish, WorkItem, decode, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec, ScalePolicy
@@ -47,6 +48,11 @@ WITHIN: Final = 15.0
 async def operator(broker: Broker) -> None:
     """What `python -m dispatcher.operator --autoscale` does while it believes that it holds the lock."""
     reconciler, scaler = Reconciler(broker, replicas=1, ack_wait=15.0, autoscaled=True), Scaler(broker)
+
+    async def ask(message: Message) -> None:
+        reconciler.ask(message.data.decode())
+
+    await broker.subscribe_core(QUEUE_HINT, ask)
     while True:
         with suppress(BrokerError):
             await reconciler.round()
@@ -61,6 +67,7 @@ class Model:
         self.broker, self.rnd = broker, rnd
         self.apps, self.components = Registry(broker, APPS), Registry(broker, COMPONENTS)
         self.deployed: dict[str, AppRecord] = {}
+        self.left: list[AppRecord] = []  # removed or replaced, the newest last
         self.items: Counter[str] = Counter()
         self.running: dict[str, AppRecord] = {}  # request -> what it began on
         self._versions = 0
@@ -76,7 +83,8 @@ class Model:
         """One of what may be done now."""
         may: list[Callable[[], Awaitable[None]]] = [self.deploy]
         may += [self.remove, self.accept, self.load, self.load] if self.deployed else []
-        may += [self.end] if self.running else []
+        may += [self.late] if self.left else []
+        may += [self.end, self.send] if self.running else []
         may += [self.take] if any(self.items.values()) else []
         await self.rnd.choice(may)()
 
@@ -88,6 +96,7 @@ class Model:
         app = AppRecord(name=self.rnd.choice(NAMES), version=f"{self._versions}", source="", components=specs)
         for key in (f"{app.name}.{app.version}", app.name):
             await self.apps.put(key, encode(app))
+        self.left += [old] if (old := self.deployed.get(app.name)) is not None else []
         self.deployed[app.name] = app
 
         async def served() -> bool:
@@ -99,10 +108,37 @@ class Model:
     async def remove(self) -> None:
         name = self.rnd.choice(sorted(self.deployed))
         await self.apps.delete(name)
-        del self.deployed[name]
+        self.left.append(self.deployed.pop(name))
 
     async def accept(self) -> None:
-        app = self.deployed[self.rnd.choice(sorted(self.deployed))]
+        await self._accept(self.deployed[self.rnd.choice(sorted(self.deployed))])
+
+    async def late(self) -> None:
+        """A request on its way in while its app went: its queues may be going, or gone."""
+        await self._accept(app := self.left[-1])
+        for component in app.components:
+            await self._send(app, component)
+
+    async def send(self) -> None:
+        app = self.running[self.rnd.choice(sorted(self.running))]
+        await self._send(app, self.rnd.choice(sorted(app.components)))
+
+    async def _send(self, app: AppRecord, component: str) -> None:
+        """An item of a running request, as a dispatcher sends it: it asks for a queue that is not there."""
+        item = self._item(component)
+
+        async def sent() -> bool:
+            try:
+                await publish_item(self.broker, item, within=0.2)
+            except NoStream:
+                await self.broker.publish_core(QUEUE_HINT, f"{app.name}.{app.version}".encode())
+                return False
+            return True
+
+        await eventually(sent, within=WITHIN)
+        self.items[component] += 1
+
+    async def _accept(self, app: AppRecord) -> None:
         request = uuid.uuid4().hex
         fact = Accepted(request=request, tenant="t", app=app.name, app_version=app.version, deadline=time.time() + 60)
         await self._put(accepted(request), encode(fact))
@@ -116,11 +152,7 @@ class Model:
     async def load(self) -> None:
         component = self.rnd.choice(sorted({c for app in self.deployed.values() for c in app.components}))
         for _ in range(self.rnd.randint(1, 6)):
-            request, deadline = uuid.uuid4().hex, time.time() + 60
-            item = WorkItem(
-                request=request, node="n", gen=0, component=component, lane="batch", tenant="t", deadline=deadline
-            )
-            await publish_item(self.broker, item)
+            await publish_item(self.broker, self._item(component))
             self.items[component] += 1
 
     async def take(self) -> None:
@@ -131,8 +163,8 @@ class Model:
     async def nothing_lost(self) -> None:
         for component in PARTS:
             if self.items[component]:
-                load = await topology.backlog(self.broker, component)
-                assert load.pending["batch"] == self.items[component], component
+                info = await self.broker.api(f"STREAM.INFO.{work_stream(component)}")
+                assert info["state"]["messages"] == self.items[component], component
 
     async def settled(self) -> bool:
         """Whether what must be there is there, and nothing else, with as many workers as its items ask for."""
@@ -146,11 +178,19 @@ class Model:
             replicas = max(1, min(5, -(-self.items[component] // 2)))
             if (record.state, record.apps, record.replicas) != ("active", self.users(component), replicas):
                 return False
+            if (await topology.backlog(self.broker, component)).pending["batch"] != self.items[component]:
+                return False
         return True
 
     async def record(self, component: str) -> ComponentRecord | None:
         entry = await self.components.get(component)
         return None if entry is None else decode(ComponentRecord, entry.data)
+
+    def _item(self, component: str) -> WorkItem:
+        request, deadline = uuid.uuid4().hex, time.time() + 60
+        return WorkItem(
+            request=request, node="n", gen=0, component=component, lane="batch", tenant="t", deadline=deadline
+        )
 
     async def _put(self, subject: str, data: bytes) -> None:
         await Facts(self.broker).put(subject, data, deadline=time.time() + 10, ttl=600)

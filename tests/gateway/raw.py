@@ -26,17 +26,25 @@ class Answer(NamedTuple):
 
 
 async def exchange(
-    port: int, head: bytes, body: Iterable[bytes] | AsyncIterable[bytes] = (), half: bool = False
+    port: int,
+    head: bytes,
+    body: Iterable[bytes] | AsyncIterable[bytes] = (),
+    half: bool = False,
+    invited: asyncio.Event | None = None,
 ) -> Answer:
     """Sends `head` (ends with an empty line) and the pieces of the body, as far as the server reads; the answer.
 
-    `half`: says that nothing more comes once all is sent.
+    `half`: says that nothing more comes once all is sent. `invited` is set when the server says that it awaits the
+    body: it does for a head with `Expect: 100-continue`.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.timeout(WITHIN):
             sending = asyncio.create_task(_send(writer, head, body, half))
             answer = await _read(reader)
+            if answer.status == 100 and invited is not None:
+                invited.set()
+                answer = await _read(reader)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             return answer

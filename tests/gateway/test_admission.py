@@ -15,6 +15,7 @@ from broker.topology import backlog, ensure_component
 from sidecar.client import SidecarClient
 from sidecar.messages import Owner
 from tests.e2e.apps import APPS, one
+from tests.gateway.sse import live, told
 from tests.stack import Stack
 from tests.waiting import eventually
 
@@ -122,19 +123,17 @@ async def test_nobody_new_gets_in_while_a_stream_is_nearly_full_and_rows_wait_ea
         # seldom, for those who get in until the gateway looks again fill the stream further
         check_refusal(await eventually(lambda: answers(429, "batch"), within=5, every=0.3), "RUNS is 6")
         assert await answers(200, "interactive")
-        inside = asyncio.create_task(client.post("/apps/one", json={"text": "inside", "service_ms": 1500}))
-        await eventually(lambda: in_flight(stack), within=5)
-        await limit(1.0)
-        check_refusal(await eventually(lambda: answers(429, "interactive"), within=5), "RUNS is 100% full")
+        body, headers = {"text": "inside", "service_ms": 1500}, {"Accept": "text/event-stream"}
+        async with client.stream("POST", "/apps/one", json=body, headers=headers) as inside:
+            assert inside.status_code == 200  # it is accepted
+            await limit(1.0)
+            check_refusal(await eventually(lambda: answers(429, "interactive"), within=5), "RUNS is 100% full")
+            await stack.broker.api("STREAM.UPDATE.RUNS", config)
+            events = [event async for event in live(inside)]
     finally:
         await stack.broker.api("STREAM.UPDATE.RUNS", config)
-    assert (await inside).json()["response"] == one("inside")
+    assert {**events[-1]["data"]["response"], "text": told(events, "text")} == one("inside")
     assert await eventually(lambda: answers(200, "batch"), within=5)
-
-
-async def in_flight(stack: Stack) -> bool:
-    found = (await stack.clients[0].get("/components")).json()["components"]
-    return any(sum(c["in_flight"].values()) for c in found)
 
 
 async def test_who_is_refused_is_told_when_there_will_be_room(stack: Stack) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +12,11 @@ import pytest
 import pytest_asyncio
 
 from broker.topology import components as queues
+from broker.topology import remove_component
 from cornstalk.tasks.null import Null
+from gateway.options import read_options
 from tests.e2e.apps import APPS, digest_of
+from tests.gateway.raw import exchange, post
 from tests.gateway.sse import live
 from tests.stack import Stack
 from tests.waiting import eventually
@@ -175,22 +180,67 @@ async def test_two_apps_share_a_component_and_the_last_one_takes_it_along(stack:
     response = await stack.clients[1].post("/apps/two", json={"text": "still"})
     assert response.json()["response"] == answer("still", "shared")
 
-    slow = asyncio.create_task(stack.clients[0].post("/apps/two", json={"text": "last", "service_ms": 2000}))
-    await eventually(lambda: _in_flight(stack, component), within=5)
-    assert (await remove(stack, "two"))["drains"] == [component]
-    assert (await stack.clients[1].post("/apps/two", json={"text": "x"})).json()["error"]["code"] == "unknown_app"
-    assert component in await queues(stack.broker)
-    assert (await slow).json()["response"] == answer("last", "shared")
-
-    async def is_gone() -> bool:
-        return component not in await users(stack) and component not in await queues(stack.broker)
-
-    await eventually(is_gone, within=10)
+    slow, stream = {"text": "last", "service_ms": 2000}, {"Accept": "text/event-stream"}
+    async with stack.clients[0].stream("POST", "/apps/two", json=slow, headers=stream) as running:
+        assert running.status_code == 200  # it is accepted
+        assert (await remove(stack, "two"))["drains"] == [component]
+        assert (await stack.clients[1].post("/apps/two", json={"text": "x"})).json()["error"]["code"] == "unknown_app"
+        assert component in await queues(stack.broker)
+        *_, last = [event async for event in live(running)]
+    assert last["data"]["response"] == answer("last", "shared")
+    await eventually(lambda: _is_gone(stack, component), within=10)
 
 
-async def _in_flight(stack: Stack, component: str) -> bool:
-    found = (await stack.clients[0].get("/components")).json()["components"]
-    return bool(next(c for c in found if c["id"] == component)["in_flight"]["interactive"])
+async def _is_gone(stack: Stack, component: str) -> bool:
+    return component not in await users(stack) and component not in await queues(stack.broker)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_request_on_its_way_in_while_its_app_goes_ends_right(stack: Stack, replaced: bool) -> None:
+    """Its body comes after the app was removed, or replaced by one of other components, and nobody else needs them."""
+    name = f"leaving-{replaced}".lower()
+    (component,) = (await deploy(stack, source(name, name)))["components"]
+    invited, gone = asyncio.Event(), asyncio.Event()
+    body = json.dumps({"text": "late"}).encode()
+    head = post(f"/apps/{name}", body, Expect="100-continue").removesuffix(body)
+
+    async def late() -> AsyncIterator[bytes]:
+        await gone.wait()
+        yield body
+
+    asking = asyncio.create_task(exchange(stack.ports[0], head, late(), invited=invited))
+    await asyncio.wait_for(invited.wait(), 10)
+    if replaced:
+        await deploy(stack, source(name, f"{name}-2"))
+    else:
+        await remove(stack, name)
+    await eventually(lambda: _is_gone(stack, component), within=10)
+    gone.set()
+    assert json.loads((await asking).body)["response"] == answer("late", name)
+    await eventually(lambda: _is_gone(stack, component), within=10)
+    if replaced:
+        await remove(stack, name)
+
+
+async def test_a_queue_that_somebody_deleted_is_made_again(stack: Stack) -> None:
+    """Until then a request can be cancelled, and its client hears of it."""
+    (component,) = (await deploy(stack, source("robbed", "robbed")))["components"]
+    operator = stack.children["operator"]
+    operator.kill(signal.SIGSTOP)
+    await remove_component(stack.broker, component)
+    key = {"Idempotency-Key": "robbed"}
+    asking = asyncio.create_task(stack.clients[0].post("/apps/robbed", json={"text": "x"}, headers=key))
+    request = read_options("robbed", {"idempotency-key": "robbed"}).request
+
+    async def cancelled() -> bool:
+        return (await stack.clients[1].delete(f"/requests/{request}")).status_code == 202
+
+    await eventually(cancelled, within=5)
+    assert (await asyncio.wait_for(asking, 5)).json()["status"] == "cancelled"
+    asking = asyncio.create_task(stack.clients[0].post("/apps/robbed", json={"text": "x"}))
+    operator.kill(signal.SIGCONT)
+    assert (await asking).json()["response"] == answer("x", "robbed")
+    await remove(stack, "robbed")
 
 
 async def test_what_was_removed_can_be_deployed_again(stack: Stack) -> None:
