@@ -1,46 +1,20 @@
-"""Streams, consumers and buckets: what they must be. One owner creates them; everybody else only binds."""
+"""Streams, consumers and buckets. One owner makes them what they must be; everybody else only binds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from broker import subjects
 from broker.connection import Broker
 from broker.errors import Rejected, TopologyError
 from broker.refusals import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
+from broker.streams import SECOND, WORK_BYTES, Config, core, work_queue
 from broker.subjects import LANES
-
-MIB: Final = 1 << 20
-_SECOND: Final = 1_000_000_000
-
-RUNS_MESSAGES: Final = 200_000
-"""Facts at once, each at a subject of its own: beyond, the server's reads get slow (design rule 8)."""
-RUNS_BYTES: Final = 256 * MIB
-CHUNKS_BYTES: Final = 512 * MIB
-UPLOADS_BYTES: Final = 512 * MIB
-DRIVE_BYTES: Final = 64 * MIB
-DLQ_BYTES: Final = 64 * MIB
-USAGE_BYTES: Final = 64 * MIB
-BATCH_BYTES: Final = 256 * MIB
-WORK_BYTES: Final = 64 * MIB
-BUCKET_BYTES: Final = 16 * MIB
-"""JetStream reserves these of the server's max_file (4 GiB when embedded): room for 35 components beside the core."""
 
 DISPATCH_ACK_WAIT: Final = 2.0
 ACK_WAIT: Final = 15.0
 """Seconds until an item of a lost node is delivered again; a worker says in-progress at a third of it."""
-
-USAGE_DAYS: Final = 30
-"""Days that the usage of requests is kept."""
-BATCH_DAYS: Final = 3
-"""Days that submissions and results of batch jobs are kept."""
-KEPT_DECISIONS: Final = 64
-"""Decisions of autoscaling that are kept for each component."""
-HEARTBEAT_TTL: Final = 10.0
-"""Seconds that a record in `workers` and `locks` lives without being written again."""
-
-Config = dict[str, Any]
 
 
 class Backlog(NamedTuple):
@@ -57,19 +31,7 @@ async def ensure_core(broker: Broker, *, drive_ack_wait: float = ACK_WAIT, copie
 
     `copies`: servers that hold each stream, 1, 3 or 5.
     """
-    streams = [
-        _log(subjects.RUNS, subjects.ALL_FACTS, RUNS_BYTES) | {"max_msgs": RUNS_MESSAGES},
-        _log(subjects.CHUNKS, subjects.ALL_CHUNKS, CHUNKS_BYTES),
-        _queue(subjects.DRIVE, subjects.ALL_DRIVE, DRIVE_BYTES),
-        _spool(),
-        _dead_letters(),
-        _batch(),
-        _usage(),
-        *(_bucket(bucket) for bucket in (subjects.APPS, subjects.COMPONENTS, subjects.AUTOSCALE)),
-        *(_bucket(bucket, ttl=HEARTBEAT_TTL) for bucket in (subjects.WORKERS, subjects.LOCKS)),
-        _bucket(subjects.DECISIONS, history=KEPT_DECISIONS),
-    ]
-    for stream in streams:
+    for stream in core():
         await _ensure_stream(broker, stream, copies)
     await _ensure_consumer(broker, subjects.RUNS, subjects.DISPATCH, DISPATCH_ACK_WAIT)
     await _ensure_consumer(broker, subjects.DRIVE, "drive", drive_ack_wait)
@@ -91,12 +53,7 @@ async def ensure_component(
     `copies` as of `ensure_core`.
     """
     stream = subjects.work_stream(subjects.token(component))
-    await _ensure_stream(
-        broker,
-        _queue(stream, subjects.work_of(component), max_bytes)
-        | {"max_msgs_per_subject": max_msgs_per_lane, "discard_new_per_subject": True},
-        copies,
-    )
+    await _ensure_stream(broker, work_queue(component, max_msgs_per_lane, max_bytes), copies)
     for lane in LANES:
         await _ensure_consumer(broker, stream, lane, ack_wait, subjects.work(component, lane))
 
@@ -157,111 +114,6 @@ async def share_in_use(broker: Broker, stream: str) -> float:
     return float(max(state["bytes"] / config["max_bytes"], of_messages))
 
 
-def _log(name: str, subject: str, max_bytes: int) -> Config:
-    return {
-        "name": name,
-        "subjects": [subject],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "max_bytes": max_bytes,
-        "allow_direct": True,
-        "allow_msg_ttl": True,
-        "republish": {"src": subject, "dest": subjects.seen(subject)},
-        "duplicate_window": 120 * _SECOND,
-    }
-
-
-def _queue(name: str, subject: str, max_bytes: int) -> Config:
-    return {
-        "name": name,
-        "subjects": [subject],
-        "retention": "workqueue",
-        "storage": "file",
-        "discard": "new",
-        "max_bytes": max_bytes,
-        "duplicate_window": 300 * _SECOND,
-    }
-
-
-def _spool() -> Config:
-    return {
-        "name": subjects.UPLOADS,
-        "subjects": [subjects.ALL_UPLOADS],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "max_bytes": UPLOADS_BYTES,
-        "max_msgs_per_subject": 1,
-        "allow_direct": True,
-        "allow_msg_ttl": True,
-    }
-
-
-def _dead_letters() -> Config:
-    return {
-        "name": subjects.DLQ,
-        "subjects": [subjects.ALL_DEAD_LETTERS],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "max_bytes": DLQ_BYTES,
-        "max_age": 7 * 86_400 * _SECOND,
-        "allow_direct": True,
-    }
-
-
-def _usage() -> Config:
-    """The oldest records go first: a request must end also when nobody has read them."""
-    return {
-        "name": subjects.USAGE,
-        "subjects": [subjects.ALL_USAGE],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "old",
-        "max_bytes": USAGE_BYTES,
-        "max_age": USAGE_DAYS * 86_400 * _SECOND,
-        "allow_direct": True,
-    }
-
-
-def _batch() -> Config:
-    return {
-        "name": subjects.BATCH,
-        "subjects": [subjects.ALL_BATCH_SUBMITS, subjects.ALL_BATCH_RESULTS],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "max_bytes": BATCH_BYTES,
-        "max_age": BATCH_DAYS * 86_400 * _SECOND,
-        "allow_rollup_hdrs": True,
-        "allow_direct": True,
-        "republish": {
-            "src": subjects.ALL_BATCH_RESULTS,
-            "dest": subjects.seen(subjects.ALL_BATCH_RESULTS),
-            "headers_only": True,
-        },
-        "duplicate_window": 300 * _SECOND,
-    }
-
-
-def _bucket(bucket: str, *, ttl: float = 0.0, history: int = 1) -> Config:
-    return {
-        "name": f"KV_{bucket}",
-        "subjects": [f"$KV.{bucket}.>"],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "max_bytes": BUCKET_BYTES,
-        "max_msgs_per_subject": history,
-        "max_age": int(ttl * _SECOND),
-        "duplicate_window": int(min(ttl or 120.0, 120.0) * _SECOND),
-        "allow_rollup_hdrs": True,
-        "allow_direct": True,
-        "deny_delete": True,
-    }
-
-
 async def _ensure_stream(broker: Broker, settings: Config, copies: int) -> None:
     name, config = settings["name"], settings | {"num_replicas": copies}
     try:
@@ -287,7 +139,7 @@ async def _ensure_consumer(
         "durable_name": name,
         "ack_policy": "explicit",
         "deliver_policy": "all",
-        "ack_wait": int(ack_wait * _SECOND),
+        "ack_wait": int(ack_wait * SECOND),
         "max_deliver": -1,
         "max_ack_pending": 4096,
         "max_waiting": 512,

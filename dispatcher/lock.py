@@ -11,8 +11,8 @@ from typing import Final
 from broker.connection import Broker
 from broker.errors import BrokerError, Conflict
 from broker.registry import Registry
+from broker.streams import HEARTBEAT_TTL
 from broker.subjects import LOCKS
-from broker.topology import HEARTBEAT_TTL
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from broker.connection import Broker
 from broker.errors import Conflict
 from broker.registry import Registry
 from broker.server import Server
+from broker.streams import KEPT_DECISIONS
 from broker.subjects import DECISIONS
-from broker.topology import KEPT_DECISIONS
 from tests.broker.proxy import Proxy
 from tests.waiting import eventually
 

@@ -13,7 +13,7 @@ from broker.connection import Broker
 from broker.errors import QueueFull, ReadTimeout, UploadGone
 from broker.reads import direct_last
 from broker.server import Server
-from broker.topology import UPLOADS_BYTES
+from broker.streams import UPLOADS_BYTES
 from broker.uploads import Spool
 from cornstalk.uploads import PART
 from tests.waiting import eventually

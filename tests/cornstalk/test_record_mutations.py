@@ -21,7 +21,8 @@ class Mutant(NamedTuple):
     tests: str  # the file of tests/cornstalk that has to notice
 
 
-RECORD, NESTED, STREAMS = "test_record.py", "test_record_nested.py", "test_record_streams.py"
+RECORD, FAILURES, DETERMINISM = "test_record.py", "test_record_failures.py", "test_record_determinism.py"
+NESTED, STREAMS = "test_record_nested.py", "test_record_streams.py"
 MUTANTS = {
     "a provisional pass answers": Mutant(
         "record", 'outcome.kind == "done" and not self.provisional', 'outcome.kind == "done"', RECORD
@@ -30,12 +31,12 @@ MUTANTS = {
         "record", "if not inner.breaks:\n            return value", "if True:\n            return value", NESTED
     ),
     "a dead scope makes calls": Mutant(
-        "record", "if scope.breaks:\n            raise", "if False:\n            raise", RECORD
+        "record", "if scope.breaks:\n            raise", "if False:\n            raise", FAILURES
     ),
     "calls are not compared with the log": Mutant(
-        "record", "if node is not None and not self._same(node, key, task, sent):", "if False:", RECORD
+        "record", "if node is not None and not self._same(node, key, task, sent):", "if False:", DETERMINISM
     ),
-    "no guess is cut": Mutant("record", "if newer and (", "if False and (", RECORD),
+    "no guess is cut": Mutant("record", "if newer and (", "if False and (", DETERMINISM),
     "a result that was known may change the way": Mutant(
         "record", " and r.seq > old.seen]", "]", "test_record_resume.py"
     ),
@@ -43,33 +44,33 @@ MUTANTS = {
         "values", "(copy.deepcopy(raw), by_name", "(raw, by_name", "test_record_values.py"
     ),
     "errors are not put down to what is pending": Mutant(
-        "record", "breaks += self._before(outcome.error)", "pass", RECORD
+        "record", "breaks += self._before(outcome.error)", "pass", FAILURES
     ),
     "a failure does not wait for the calls before it": Mutant(
-        "record", "return [token for token in self.provisional if token not in self.given]", "return []", RECORD
+        "record", "return [token for token in self.provisional if token not in self.given]", "return []", FAILURES
     ),
     "a ValidationError is put down to all": Mutant(
         "blame", "if isinstance(error, ValidationError):", "if False:", NESTED
     ),
-    "a break is an Exception": Mutant("pending", "class Suspend(BaseException)", "class Suspend(Exception)", RECORD),
+    "a break is an Exception": Mutant("pending", "class Suspend(BaseException)", "class Suspend(Exception)", FAILURES),
     "lists travel by reference": Mutant(
         "values",
         "return [wire(v, refer) for v in value]\n    if kind is dict",
         "return value\n    if kind is dict",
         "test_record_values.py",
     ),
-    "calls left over are ignored": Mutant("record", "        self._cut_leftovers()\n", "", RECORD),
+    "calls left over are ignored": Mutant("record", "        self._cut_leftovers()\n", "", DETERMINISM),
     "a failure does not wake the driver": Mutant(
-        "testing.driver", "while not store.failed(hoped):", "while True:", RECORD
+        "testing.driver", "while not store.failed(hoped):", "while True:", FAILURES
     ),
-    "new ids have no branch": Mutant("log", 'f"{key}~{branch}" if branch else key', "key", RECORD),
+    "new ids have no branch": Mutant("log", 'f"{key}~{branch}" if branch else key', "key", DETERMINISM),
     "a response begins at once": Mutant(
         "response", "return all(token in ended or token in behind for token in run.provisional)", "return True", STREAMS
     ),
     "what began need not be what comes out": Mutant("response", "if early != final:", "if False:", STREAMS),
     "composites hold up their caller": Mutant("record", "if pending is None:", "if True:", NESTED),
     "results kept in a global are used": Mutant(
-        "pending", "if current.get() is not run_of(value):", "if False:", RECORD
+        "pending", "if current.get() is not run_of(value):", "if False:", DETERMINISM
     ),
     "a serve's calls are found by order": Mutant(
         "session", "{hashlib.blake2b(data, digest_size=6).hexdigest()}", "", "test_testing_serve.py"
