@@ -34,7 +34,7 @@ tracer = trace.get_tracer("cornstalk.dispatcher")
 
 ATTEMPT: Final = 1.0
 """Seconds that one try may take: a queue that is full, missing or silent must not keep a trigger in the credits."""
-QUEUE_WAIT: Final = 0.5
+QUEUE_WAIT: Final = 0.8
 """Seconds of them until a queue that is missing is asked for."""
 SIDE_BY_SIDE: Final = 256
 """Publishes under way in this process."""

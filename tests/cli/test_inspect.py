@@ -24,7 +24,7 @@ from tests.cli.trees import pid_of, ready_workers, state_of, up
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Requests of `cornstalk invoke` are kept for their grace of 10 s, others for half a second."""
+    """Requests are kept for their grace, half a second at least: that of `cornstalk invoke` is 10 s."""
     store = tmp_path_factory.mktemp("inspect") / "store"
     with up(store, APPS / "words.py", APPS / "files.py", grace=0.5):
         wait_until(lambda: ready_workers(store) == {"Null": 2, "NullStream": 2}, within=30)
@@ -73,11 +73,16 @@ def asked(tree: Path, *args: str | Path) -> dict[str, Any]:
     return answer
 
 
+def ended(tree: Path, app: str, **values: Any) -> str:
+    """The id of a request that has ended: kept for a minute, for commands that look at it may take their time."""
+    headers = {"Cornstalk-Resume-Grace": "60"}
+    answer = httpx.post(f"{state_of(tree).url}/apps/{app}", json=values, headers=headers, timeout=60)
+    return str(answer.json()["request"])
+
+
 def failing(tree: Path, fail: str = "raise") -> str:
-    """The id of a request that failed."""
-    done = cornstalk("invoke", "files", "--set", "text=a secret", "--set", f"fail={fail}", "--store", tree)
-    assert done.returncode == 1
-    return done.stderr.split()[2]
+    """The id of a request that failed, kept for a minute."""
+    return ended(tree, "files", text="a secret", fail=fail)
 
 
 def test_files_find_their_fields(tree: Path, files: Path) -> None:
@@ -107,7 +112,7 @@ def traced(tree: Path, request: str) -> dict[str, Any]:
 
 
 def test_a_trace_of_a_request_that_ended(tree: Path, tmp_path: Path) -> None:
-    request = asked(tree, "words", "x", "--set", "service_ms=20")["request"]
+    request = ended(tree, "words", text="x", service_ms=20)
     page = tmp_path / "trace.html"
     done = cornstalk("trace", request, "--html", page, "--store", tree)
     assert done.returncode == 0, done.stderr
@@ -255,6 +260,7 @@ def test_watching_on_a_terminal_draws_in_place(tree: Path) -> None:
     [
         (0, ["invoke", "words", "x"]),
         (1, ["invoke", "words", "x", "--set", "pieces=many"]),
+        (1, ["invoke", "files", "--set", "text=x", "--set", "fail=raise"]),
         (1, ["trace", "0" * 32]),
         (1, ["dlq", "show", "999999"]),
         (2, ["invoke", "words", "--image", __file__]),
