@@ -11,6 +11,7 @@ from broker import topology
 from broker.connection import Broker
 from broker.errors import NoStream, Rejected, TopologyError
 from broker.server import Server
+from broker.streams import work_queue
 from tests.waiting import eventually
 
 SECOND = 1_000_000_000
@@ -69,7 +70,7 @@ async def test_no_stream_grows_for_ever_or_drops_what_it_holds(broker: Broker) -
 async def test_a_setting_that_the_server_ignores_is_an_error(broker: Broker) -> None:
     """Older servers take unknown settings without a word: what is echoed counts."""
     with pytest.raises(TopologyError, match="from_the_future"):
-        await topology._ensure_stream(broker, {**topology._queue("X", "x.>", 1 << 20), "from_the_future": True}, 1)
+        await topology._ensure_stream(broker, {**work_queue("x", 10, 1 << 20), "from_the_future": True}, 1)
 
 
 async def test_ensuring_again_changes_nothing_and_loses_nothing(broker: Broker) -> None:
