@@ -54,7 +54,7 @@ async def test_chunks_add_up_to_the_response(stack: Stack) -> None:
 async def test_the_consumer_of_a_stream_speaks_before_its_producer_has_ended(stack: Stack) -> None:
     """By stored order: the echo's first chunk has a lower sequence than the talker's last."""
     response = await stack.clients[0].post(
-        "/apps/chain", json={"text": "order", "pieces": 8, "service_ms": 40}, headers={"Accept": "text/event-stream"}
+        "/apps/chain", json={"text": "order", "pieces": 40, "service_ms": 40}, headers={"Accept": "text/event-stream"}
     )
     chunks = [(int(e["id"]), e["data"]["field"]) for e in frames(response.text) if e["event"] == "chunk"]
     assert min(i for i, f in chunks if f == "echo") < max(i for i, f in chunks if f == "text")
