@@ -108,9 +108,10 @@ async def expected(
     return await asyncio.to_thread(family.answer, text, sound, seeds, limits)
 
 
-async def ask(client: AsyncClient, app: str, text: str, sound: Any = None, **more: Any) -> Any:
+async def ask(client: AsyncClient, app: str, text: str, sound: Any = None, seed: int = 1, **more: Any) -> Any:
+    """With a seed: by lot a talker says nothing at all now and then, of which transformers makes an error."""
     heard = {} if sound is None else {"audio": wav(sound)}
-    return await client.invoke(app, {"text": text, **heard, **more})
+    return await client.invoke(app, {"text": text, **heard, **more}, seed=seed)
 
 
 async def test_eight_at_once_are_each_what_the_whole_model_answers(
@@ -121,7 +122,7 @@ async def test_eight_at_once_are_each_what_the_whole_model_answers(
     One of two talkers and one of two vocoders die with their first piece: others go on after what is stored.
     """
     said = [(text, None) for text in TEXTS] + [("the dog and", noise(*sound)) for sound in SOUNDS]
-    answers = await asyncio.gather(*(ask(client, "exact", text, sound, **LIMITS) for text, sound in said))
+    answers = await asyncio.gather(*(ask(client, "exact", *one, seed=n, **LIMITS) for n, one in enumerate(said)))
     for (text, sound), answer in zip(said, answers, strict=True):
         words, wave = await expected(stack, family, answer.request, text, sound, **LIMITS)
         assert answer.response["text"] == words
@@ -139,7 +140,7 @@ async def test_speech_begins_before_the_thought_has_ended(
     """
     limits = {"max_tokens": family.long, "max_codes": 80}
     thinker, said, order = stack.children[f"{parts.thinker.component}@0"], "", list[str]()
-    async with client.stream("omni", text="a", **limits) as stream:
+    async with client.stream("omni", text="a", seed=1, **limits) as stream:
         try:
             async for chunk in stream:
                 if not isinstance(chunk, Chunk):
