@@ -247,12 +247,10 @@ class Broker:
                     return Confirmed(ack.seq, ack.duplicate)
                 if ack.error.err_code not in TRANSIENT:
                     raise refusal(_kind(subject), ack.error)
-                late = DeadlineExceeded
             except ReadTimeout:
-                late = DeadlineExceeded
                 continue
             except ConnectionLost:
-                late = DeadlineExceeded
+                pass
             except NoResponders:
                 late = NoStream
             await asyncio.sleep(min(pause * (0.5 + random.random()), max(0.0, deadline - time.time())))

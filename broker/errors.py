@@ -59,7 +59,7 @@ class DeadlineExceeded(BrokerError):
 
 
 class NoStream(DeadlineExceeded):
-    """Raised when at the deadline no stream takes the subject: it is gone or closed, or its server has just started."""
+    """Raised at the deadline when no stream took the subject: it is gone or closed, or its server had just started."""
 
 
 class ReadTimeout(BrokerError):
