@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+import uuid
+from contextlib import suppress
 
 import pytest
 
 from broker import topology
 from broker.connection import Broker
-from broker.errors import Rejected
+from broker.errors import NoStream, Rejected
 from broker.registry import Registry
 from broker.server import Server
 from broker.subjects import APPS, COMPONENTS
@@ -19,6 +21,7 @@ from cornstalk.batch import Begun, Summary
 from cornstalk.messages import WorkItem, decode, encode
 from cornstalk.records import AppRecord, ComponentRecord, ComponentSpec
 from dispatcher.lock import Lock
+from dispatcher.topology import Reconciler
 from gateway.batch_store import JobStore
 from tests.dispatcher.harness import Bench, node
 from tests.waiting import eventually
@@ -38,6 +41,11 @@ BEGUN = Begun(
     parts=((0, 1, 1),),
     begun_at=time.time(),
 )
+
+
+def item_of(component: str) -> WorkItem:
+    request, deadline = uuid.uuid4().hex, time.time() + 60
+    return WorkItem(request=request, node="n", gen=0, component=component, lane="batch", tenant="t", deadline=deadline)
 
 
 class Registered:
@@ -99,8 +107,7 @@ async def test_a_component_stays_while_something_waits_in_it_or_a_request_may_ne
     await registered.deploy("a", ear=EAR, voice=VOICE)
     await registered.serves("ear", "a")
     await registered.serves("voice", "a")
-    item = WorkItem(request="r", node="n", gen=0, component="ear", lane="batch", tenant="t", deadline=time.time() + 60)
-    await publish_item(bench.broker, item)
+    await publish_item(bench.broker, item_of("ear"))
     request = await bench.accept()  # of app "a", version "1"
     await registered.apps.delete("a")
     await registered.serves("ear")
@@ -149,6 +156,56 @@ async def test_a_request_that_comes_as_its_components_go_gets_them_back(bench: B
     await bench.finish(request)
     await eventually(lambda: registered.gone("ear"))
     await eventually(lambda: registered.gone("voice"))
+
+
+class Interleaved(Reconciler):
+    """In which an item is sent as soon as the component has been found idle for the `look`-th time."""
+
+    def __init__(self, broker: Broker, look: int) -> None:
+        super().__init__(broker, replicas=1, ack_wait=15.0)
+        self.sent: int | None = None  # where it stands in the queue, if that took it
+        self._sender, self._looks_left = broker, look
+
+    async def _idle(self, component: str) -> bool:
+        idle = await super()._idle(component)
+        self._looks_left -= 1
+        if self._looks_left == 0:
+            with suppress(NoStream):
+                self.sent = await publish_item(self._sender, item_of(component), within=0.3)
+        return idle
+
+
+@pytest.mark.parametrize("look", [1, 2])
+async def test_an_item_that_comes_as_its_queue_goes_is_kept_or_finds_none(broker: Broker, look: int) -> None:
+    registered, operator = Registered(broker), Interleaved(broker, look)
+    await registered.deploy("a", ear=EAR)
+    await operator.round()
+    await registered.apps.delete("a")
+    await operator.round()
+    if look == 1:  # it came before the queue was closed
+        assert operator.sent == 1
+        assert (await topology.backlog(broker, "ear")).pending["batch"] == 1
+        assert (await registered.serves("ear")).state == "active"
+        assert await publish_item(broker, item_of("ear"), within=2.0) == 2
+    else:
+        assert operator.sent is None
+        assert await registered.gone("ear")
+
+
+async def test_a_queue_without_a_record_is_looked_after(broker: Broker) -> None:
+    """The operator that made it died before it wrote the record, and its app has gone since."""
+    registered, operator = Registered(broker), Reconciler(broker, replicas=1, ack_wait=15.0)
+    await registered.deploy("a", ear=EAR)
+    await registered.apps.delete("a")
+    await topology.ensure_component(broker, "ear")
+    await publish_item(broker, item_of("ear"))
+    for _ in range(2):
+        await operator.round()
+        assert (await registered.serves("ear")).task == EAR.task
+    await broker.api("STREAM.PURGE.WORK_ear")
+    await operator.round()
+    assert await registered.gone("ear")
+    assert await topology.components(broker) == []
 
 
 async def test_the_core_is_made_and_a_second_operator_waits_for_the_first(nats_server: Server, broker: Broker) -> None:
